@@ -1,0 +1,49 @@
+"""Remove exactly what Kubernetes node networking left in the kernel, and nothing else.
+
+>>> from firewall_cleanup import Handlers, cleanup_network_policy
+>>> with Handlers.open() as handlers:  # doctest: +SKIP
+...     report = cleanup_network_policy(handlers)
+...     report.raise_for_residue()
+"""
+
+from ._version import __version__
+from .cli import add_cleanup_config, run_cleanup_config
+from .controllers import (
+    cleanup,
+    cleanup_all,
+    cleanup_network_policy,
+    cleanup_routing,
+    cleanup_service_proxy,
+)
+from .errors import FirewallCleanupError, NamespaceError, ResidueError
+from .handlers import Handlers, IpsetHandler, IptablesHandler, NftablesHandler
+from .model import Backend, Controller, Family, FamilyState, Gap, Kind
+from .report import CleanupReport, Holder, Outcome, Status
+
+__all__ = [
+    "Backend",
+    "CleanupReport",
+    "Controller",
+    "Family",
+    "FamilyState",
+    "FirewallCleanupError",
+    "Gap",
+    "Handlers",
+    "Holder",
+    "IpsetHandler",
+    "IptablesHandler",
+    "Kind",
+    "NamespaceError",
+    "NftablesHandler",
+    "Outcome",
+    "ResidueError",
+    "Status",
+    "__version__",
+    "add_cleanup_config",
+    "cleanup",
+    "cleanup_all",
+    "cleanup_network_policy",
+    "cleanup_routing",
+    "cleanup_service_proxy",
+    "run_cleanup_config",
+]

@@ -1,0 +1,7 @@
+"""`python -m firewall_cleanup` is the command `firewall-cleanup`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,80 @@
+"""Errors, each with a class to catch and, where the kernel spoke, an errno; text is for people."""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from collections.abc import Mapping
+
+__all__ = [
+    "BatchRefused",
+    "DumpError",
+    "FirewallCleanupError",
+    "KernelError",
+    "LockBusy",
+    "NamespaceError",
+    "ResidueError",
+    "StaleGeneration",
+]
+
+
+class FirewallCleanupError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class NamespaceError(FirewallCleanupError, ValueError):
+    """The network namespace that was asked for does not exist or cannot be entered. `errno` says which."""
+
+    def __init__(self, message: str, code: int = _errno.ENOENT) -> None:
+        super().__init__(message)
+        self.errno = code
+
+
+class DumpError(FirewallCleanupError, ValueError):
+    """A dump file could not be understood. `line` is its 1-based line number."""
+
+    def __init__(self, reason: str, *, source: str, line: int) -> None:
+        super().__init__(f"{source}:{line}: {reason}")
+        self.reason, self.source, self.line = reason, source, line
+
+
+class KernelError(FirewallCleanupError, OSError):
+    """The kernel refused a request. `errno` is its code."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(code, f"{what}: {explain(code)}")
+
+
+class LockBusy(FirewallCleanupError):
+    """Another process held the xtables lock for the whole time that we were allowed to wait."""
+
+
+class StaleGeneration(FirewallCleanupError):
+    """Somebody changed the nf_tables ruleset after it was read; nothing was applied."""
+
+
+class BatchRefused(FirewallCleanupError):
+    """The kernel refused a change as a whole; nothing was applied.
+
+    `failures` maps what was refused, `(table, kind, name or handle)`, to its errno.
+    """
+
+    def __init__(self, failures: Mapping[tuple[object, str, object], int]) -> None:
+        codes = sorted({_errno.errorcode.get(code, str(code)) for code in failures.values()})
+        super().__init__(f"{len(failures)} operations refused: {', '.join(codes)}")
+        self.failures = failures
+
+
+class ResidueError(FirewallCleanupError):
+    """Owned state is left, or a part could not be read. `report` is the `CleanupReport`."""
+
+    def __init__(self, report: object, summary: str) -> None:
+        super().__init__(summary)
+        self.report = report
+
+
+def explain(code: int) -> str:
+    """Return what an errno means for the person who reads it, with what to do where there is something."""
+    if code in {_errno.EPERM, _errno.EACCES}:
+        return f"{os.strerror(code)} (needs CAP_NET_ADMIN in this network namespace: run as root)"
+    return os.strerror(code)

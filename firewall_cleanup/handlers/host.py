@@ -1,0 +1,152 @@
+"""All handlers of one run as one host: complete, in one network namespace, with what could not be opened as gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from ..errors import FirewallCleanupError, KernelError
+from ..host import Skip
+from ..model import Change, Family, FamilyState, Gap, IpSet, TableKey
+from . import Handlers, probe
+from ._handler import Handler
+from ._legacy import LegacyTable
+from ._namespace import Namespace
+from ._nft import NftConnection, NftDump
+from .ipset import IpsetHandler
+from .iptables import IptablesHandler
+from .nftables import NftablesHandler
+
+__all__ = ["Host", "open_host"]
+
+
+@attrs.frozen
+class Host:
+    """What the engine reads from and writes to."""
+
+    iptables: dict[Family, IptablesHandler]
+    ipset: dict[Family, IpsetHandler]
+    nftables: NftablesHandler | None
+    families: tuple[Family, ...]
+    gaps: tuple[Gap, ...]
+    namespace: Namespace
+
+    def _connection(self) -> NftConnection | None:
+        """Return a connection to nf_tables: one serves all families, as a batch may mix them."""
+        for handler in (*self.iptables.values(), self.nftables):
+            if handler is not None and handler.connection is not None:
+                return handler.connection
+        return None
+
+    def dump_nft(self, skip: Skip) -> NftDump | None:
+        """Read nf_tables in one generation; None if the kernel has none. Raises KernelError."""
+        connection = self._connection()
+        if connection is None:
+            return None
+        dump = connection.dump(self.iptables, skip)
+        return dump if self.nftables is not None else attrs.evolve(dump, native_tables=())
+
+    def commit_nft(self, change: Change, generation: int) -> None:
+        """Apply a change in one batch. Raises StaleGeneration, BatchRefused, KernelError; nothing is applied then."""
+        connection = self._connection()
+        if connection is not None:
+            connection.commit(change, generation)
+
+    def legacy_tables(self, family: Family) -> tuple[TableKey, ...]:
+        """Return the legacy tables that exist. Raises OSError if the kernel does not let us look."""
+        handler = self.iptables.get(family)
+        return () if handler is None else handler.legacy_tables()
+
+    def open_legacy(self, key: TableKey) -> LegacyTable:
+        """Read a legacy table. Raises KernelError."""
+        return self.iptables[key.family].open_legacy(key)
+
+    def sets(self, family: Family) -> list[IpSet]:
+        """Return the sets of a family and those of none. Raises KernelError."""
+        handler = self.ipset.get(family)
+        return [] if handler is None else handler.sets()
+
+    def destroy_sets(self, names: Iterable[str]) -> dict[str, int]:
+        """Destroy sets; return the errno of each that the kernel refused. Raises KernelError."""
+        for handler in self.ipset.values():
+            if handler.connection is not None:
+                return handler.destroy(names)
+        return {}
+
+    def texts(self, key: TableKey, chain: str) -> list[str] | None:
+        """Return the rules of an existing chain as iptables prints them; None if it cannot."""
+        handler = self.iptables.get(key.family)
+        return None if handler is None else handler.texts(key, chain)
+
+    def has_family(self, family: Family) -> bool:
+        """Tell whether the kernel has the family at all."""
+        return family is Family.IPV4 or self.namespace.run(probe.has_ipv6)
+
+    def family_state(self, family: Family, *, gap: bool, found: bool) -> FamilyState:
+        """Return the state of a family of which something was `found`, or a part has a `gap`."""
+        if gap:
+            return FamilyState.GAP
+        return FamilyState.EXAMINED if found or self.has_family(family) else FamilyState.ABSENT
+
+
+@contextmanager
+def open_host(
+    handlers: Handlers | None, *, netns: str | None = None, families: tuple[Family, ...] | None = None
+) -> Iterator[Host]:
+    """Complete the handlers: what is missing or closed is opened, in the same namespace, and closed again.
+
+    Raises NamespaceError, and ValueError if handlers of different namespaces were put together.
+    """
+    given = Handlers() if handlers is None else handlers
+    wanted = given.families if families is None else tuple(f for f in given.families if f in families)
+    opened: list[Handler[Any]] = []
+    gaps: list[Gap] = []
+    namespace, own = _namespace(given, netns)
+
+    def complete(given: Any, what: str, family: Family | None, opener: Callable[..., Any], *args: Any) -> Any:
+        if given is not None and not given.closed:
+            if given.identity != namespace.identity:
+                raise ValueError(f"{what}: the handler works in another network namespace")
+            return given
+        try:
+            fresh = opener(*args, namespace=namespace)
+        except FirewallCleanupError as error:
+            gaps.append(Gap(f"{what} not opened: {_text(error)}", family, subsystem=what))
+            return None
+        opened.append(fresh)
+        return fresh
+
+    try:
+        iptables = {f: complete(given.iptables.get(f), "iptables", f, IptablesHandler.open, f) for f in wanted}
+        ipset = {f: complete(given.ipset.get(f), "ipset", f, IpsetHandler.open, f) for f in wanted}
+        native = complete(given.nftables, "nftables", None, NftablesHandler.open)
+        yield Host(
+            {f: handler for f, handler in iptables.items() if handler is not None},
+            {f: handler for f, handler in ipset.items() if handler is not None},
+            native,
+            wanted,
+            tuple(gaps),
+            namespace,
+        )
+    finally:
+        for handler in opened:
+            handler.close()
+        if own:
+            namespace.close()
+
+
+def _namespace(handlers: Handlers, netns: str | None) -> tuple[Namespace, bool]:
+    if netns is None:
+        if handlers.namespace is not None and not handlers.namespace.closed:
+            return handlers.namespace, False
+        for handler in handlers:
+            if not handler.closed:
+                return handler.namespace, False
+    return Namespace(netns), True
+
+
+def _text(error: BaseException) -> str:
+    return error.strerror if isinstance(error, KernelError) and error.strerror else str(error)

@@ -1,0 +1,78 @@
+"""iptables of one family: both backends behind one object."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import Self
+
+from ..model import Backend, Family, TableKey
+from . import _legacy
+from ._handler import Handler, NetNs, connect
+from ._namespace import Namespace
+from ._nft import NftConnection
+from .nftables import connect_nft
+
+__all__ = ["IptablesHandler"]
+
+_TEXT_SECONDS = 30
+
+
+class IptablesHandler(Handler[NftConnection]):
+    """Reads and writes the iptables of one family, legacy and nft.
+
+    `connection` speaks to nf_tables. Nothing is loaded or created by opening or reading.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        namespace: Namespace,
+        connection: NftConnection | None,
+        *,
+        own_namespace: bool = False,
+    ) -> None:
+        super().__init__(namespace, connection, own_namespace=own_namespace)
+        self.family = family
+
+    @classmethod
+    def open(cls, family: Family, netns: NetNs = None, *, namespace: Namespace | None = None) -> Self:
+        """Open the handler in a namespace given by name or path (None: the caller's own).
+
+        Raises NamespaceError, and KernelError if the kernel refuses.
+        """
+        place, connection, own = connect("nf_tables", connect_nft, netns, namespace)
+        return cls(family, place, connection, own_namespace=own)
+
+    def legacy_tables(self) -> tuple[TableKey, ...]:
+        """Return the legacy tables that exist. Raises OSError if the kernel does not let us look."""
+        names = self.namespace.run(_legacy.legacy_tables, self.family)
+        return tuple(TableKey(self.family, Backend.LEGACY, name) for name in names)
+
+    def open_legacy(self, key: TableKey) -> _legacy.LegacyTable:
+        """Read a legacy table. Raises KernelError."""
+        return self.namespace.run(_legacy.LegacyTable, key)
+
+    def texts(self, key: TableKey, chain: str) -> list[str] | None:
+        """Return the `-A` lines of a chain as iptables itself prints them; None if it cannot list them.
+
+        The chain must exist: only then does listing change nothing.
+        """
+        program = ("iptables" if self.family is Family.IPV4 else "ip6tables") + "-" + key.backend.value
+        path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        if path is None:
+            return None
+        try:
+            done = self.namespace.run(
+                subprocess.run,
+                [path, "-t", key.name, "-S", chain],
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                timeout=_TEXT_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return [line for line in done.stdout.splitlines() if line.startswith("-A ")]

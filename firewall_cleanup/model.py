@@ -1,0 +1,255 @@
+"""Values that describe a node: frozen, comparable, free of I/O.
+
+A rule is kept in the terms of `iptables-save`: options with words. Both iptables backends, both families and
+the reader of dump files produce the same values for the same rule, so everything that decides is written once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+__all__ = [
+    "Backend",
+    "Change",
+    "Controller",
+    "Family",
+    "FamilyState",
+    "Gap",
+    "IpSet",
+    "Kind",
+    "Match",
+    "NativeTable",
+    "Option",
+    "Policy",
+    "Rule",
+    "Snapshot",
+    "Table",
+    "TableChange",
+    "TableKey",
+    "Target",
+]
+
+
+class Family(enum.Enum):
+    """An address family."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+
+    @property
+    def number(self) -> int:
+        """The family's number in netlink (AF_INET, AF_INET6)."""
+        return 2 if self is Family.IPV4 else 10
+
+    @property
+    def bits(self) -> int:
+        """The length of an address in bits."""
+        return 32 if self is Family.IPV4 else 128
+
+    def __lt__(self, other: Family) -> bool:
+        return self.value < other.value
+
+
+class Backend(enum.Enum):
+    """Where the rules of iptables live: `legacy` is xtables, `nft` is nf_tables."""
+
+    LEGACY = "legacy"
+    NFT = "nft"
+
+
+class Controller(enum.Enum):
+    """A part of a component that can be cleaned alone."""
+
+    SERVICE_PROXY = "service-proxy"
+    NETWORK_POLICY = "network-policy"
+    ROUTING = "routing"
+
+
+class Kind(enum.Enum):
+    """What sort of kernel object an outcome is about."""
+
+    TABLE = "table"
+    CHAIN = "chain"
+    RULE = "rule"
+    SET = "set"
+
+
+class FamilyState(enum.Enum):
+    """Whether a family was looked at: all of it, not at all because the kernel lacks it, or not all of it."""
+
+    EXAMINED = "examined"
+    ABSENT = "absent"
+    GAP = "gap"
+
+
+@attrs.frozen
+class TableKey:
+    """An iptables table: its family, its backend and its name (`filter`, `nat`, …)."""
+
+    family: Family
+    backend: Backend
+    name: str
+
+    def sort_key(self) -> tuple[str, str, str]:
+        """A key that orders tables the same way in every run."""
+        return (self.backend.value, self.family.value, self.name)
+
+
+@attrs.frozen
+class Option:
+    """One option of a match or a target: `! --match-set blocklist src` is its flag, its words, negated."""
+
+    flag: str
+    words: tuple[str, ...] = ()
+    negated: bool = False
+
+
+@attrs.frozen
+class Match:
+    """A match extension with its options; the name "" holds the options that need none (`-s`, `-i`, `-p` …)."""
+
+    name: str
+    options: tuple[Option, ...] = ()
+
+
+@attrs.frozen
+class Target:
+    """Where a rule sends the packet: a verdict, a chain or a target extension. The name "" means nowhere."""
+
+    name: str = ""
+    options: tuple[Option, ...] = ()
+    goto: bool = False
+
+
+@attrs.frozen
+class Rule:
+    """A rule of an iptables table.
+
+    `opaque` names the parts that were not understood; such a rule is never owned for its shape, but its jump and
+    the sets it uses (`sets`) are known all the same. `handle`, `index` (from 0, within its chain) and the counters
+    say where the rule is and what it counted; they take no part in comparing rules.
+    """
+
+    chain: str
+    matches: tuple[Match, ...] = ()
+    target: Target = Target()
+    opaque: tuple[str, ...] = ()
+    sets: frozenset[str] = frozenset()
+    handle: int | None = attrs.field(default=None, eq=False)
+    index: int = attrs.field(default=0, eq=False)
+    packets: int = attrs.field(default=0, eq=False)
+    bytes: int = attrs.field(default=0, eq=False)
+    text: str | None = attrs.field(default=None, eq=False)
+
+
+@attrs.frozen
+class Policy:
+    """The policy of a built-in chain with its packet and byte counters."""
+
+    verdict: str
+    packets: int = 0
+    bytes: int = 0
+
+
+Rules: TypeAlias = Mapping[str, tuple[Rule, ...]]
+
+
+@attrs.frozen
+class Table:
+    """An iptables table: built-in chains with their policies, user chains, and the rules of chains that were read.
+
+    A chain that is not in `rules` was not read (the inside of an owned chain goes with it and says nothing).
+    """
+
+    key: TableKey
+    builtin: Mapping[str, Policy] = attrs.field(factory=dict)
+    chains: tuple[str, ...] = ()
+    rules: Rules = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class NativeTable:
+    """An nf_tables table by its nf_tables family (`ip`, `ip6`, `inet` …) and name."""
+
+    family: str
+    name: str
+
+    @property
+    def address_family(self) -> Family | None:
+        """The address family, or None for a table that serves none or both."""
+        return {"ip": Family.IPV4, "ip6": Family.IPV6}.get(self.family)
+
+
+@attrs.frozen
+class IpSet:
+    """An ipset as its header shows it.
+
+    `family` is the kernel's word, None where a type has none. `references` counts the rules and sets that use it.
+    `members` are read for list:set only, where they name other sets.
+    """
+
+    name: str
+    type: str
+    family: Family | None = None
+    references: int = 0
+    index: int | None = attrs.field(default=None, eq=False)
+    members: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Gap:
+    """A part of the node that could not be read or written, and why. Nothing that depends on it is removed."""
+
+    reason: str
+    family: Family | None = None
+    backend: Backend | None = None
+    table: str | None = None
+    subsystem: str = "iptables"
+
+    def covers(self, key: TableKey) -> bool:
+        """Tell whether the gap is about this iptables table, alone or among others."""
+        return (
+            self.subsystem == "iptables"
+            and self.family in {None, key.family}
+            and self.backend in {None, key.backend}
+            and self.table in {None, key.name}
+        )
+
+
+@attrs.frozen
+class Snapshot:
+    """What was seen of a node at one moment."""
+
+    tables: Mapping[TableKey, Table] = attrs.field(factory=dict)
+    native_tables: tuple[NativeTable, ...] = ()
+    sets: Mapping[str, IpSet] = attrs.field(factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    families: Mapping[Family, FamilyState] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class TableChange:
+    """What to remove from one iptables table: rules of foreign chains, and owned chains.
+
+    `flush` empties chains; `delete` (a part of them) then deletes chains. Nothing else in the table is written.
+    """
+
+    key: TableKey
+    rules: tuple[Rule, ...] = ()
+    flush: tuple[str, ...] = ()
+    delete: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Change:
+    """What to remove in one step from tables of one backend. Empty is a valid change: nothing is sent."""
+
+    tables: tuple[TableChange, ...] = ()
+    native_tables: tuple[NativeTable, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.native_tables) or any(t.rules or t.flush or t.delete for t in self.tables)

@@ -1,0 +1,147 @@
+"""From claims to what is to be done: what goes, in which order, and what cannot go because something holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from .model import Backend, Change, Controller, Family, Kind, Rule, Snapshot, Table, TableChange, TableKey
+from .ownership import Claims, rule_ids
+from .report import Holder, Left, Status
+from .rules import render
+
+__all__ = ["Plan", "Refusals", "make_plan"]
+
+# What the kernel refused in this run: (table or native table, kind, name or handle) -> why it is left.
+Refusals = Mapping[tuple[object, str, object], Left]
+
+
+@attrs.frozen
+class Plan:
+    """What is to be removed. `left` says why some of `selected` will stay all the same."""
+
+    selected: Claims
+    left: Mapping[object, Left] = attrs.field(factory=dict)
+    empty: frozenset[tuple[TableKey, str]] = frozenset()
+
+    def nft_change(self) -> Change:
+        """Return the one batch over both families: rules, chains and tables of nf_tables."""
+        keys = sorted((k for k in self.selected.chains if k.backend is Backend.NFT), key=TableKey.sort_key)
+        changes = (self.table_change(key) for key in keys)
+        natives = tuple(sorted((t for t in self.selected.native_tables if t not in self.left), key=attrs.astuple))
+        return Change(tuple(c for c in changes if c.rules or c.flush or c.delete), natives)
+
+    def table_change(self, key: TableKey) -> TableChange:
+        """Return what is to be removed from one iptables table.
+
+        A chain that something holds is emptied, which ends its effect, and stays.
+        """
+        chains = self.selected.chains.get(key, {})
+        rules = self.selected.rules.get(key, {})
+        flush = tuple(name for name in sorted(chains) if not self._untouchable(key, name))
+        return TableChange(
+            key=key,
+            rules=tuple(found.rule for id_, found in rules.items() if (key, id_) not in self.left),
+            flush=tuple(name for name in flush if (key, name) not in self.empty),
+            delete=tuple(name for name in flush if (key, name) not in self.left),
+        )
+
+    def _untouchable(self, key: TableKey, name: str) -> bool:
+        left = self.left.get((key, name))
+        return left is not None and left.status in {Status.DENIED, Status.FAILED}
+
+    def legacy_keys(self) -> tuple[TableKey, ...]:
+        """Return the legacy tables in which there is something to do."""
+        keys = (key for key in self.selected.chains if key.backend is Backend.LEGACY)
+        return tuple(key for key in sorted(keys, key=TableKey.sort_key) if self._has_work(key))
+
+    def _has_work(self, key: TableKey) -> bool:
+        change = self.table_change(key)
+        return bool(change.rules or change.flush or change.delete)
+
+    def set_names(self) -> tuple[str, ...]:
+        """Return the sets to destroy; those that hold other sets first."""
+        sets = [found.item for name, found in self.selected.sets.items() if name not in self.left]
+        return tuple(item.name for item in sorted(sets, key=lambda s: (s.type != "list:set", s.name)))
+
+
+def make_plan(
+    snapshot: Snapshot,
+    claims: Claims,
+    *,
+    controllers: frozenset[Controller],
+    families: frozenset[Family],
+    refusals: Refusals | None = None,
+) -> Plan:
+    """Return the plan for the selected controllers and families.
+
+    The rules that will remain are looked at: an owned chain or set that one of them uses cannot go. `refusals` are
+    what the kernel said to an earlier plan of the same run.
+    """
+    selected = claims.select(controllers, families)
+    left: dict[object, Left] = {}
+    for table in snapshot.tables.values():
+        _holders_in(table, claims, selected, left)
+    for item in snapshot.sets.values():
+        if item.name not in selected.sets:
+            for member in item.members:
+                if member in selected.sets:
+                    holder = Holder(Kind.SET, item.family, text=item.name)
+                    left.setdefault(member, _left(holder, "a member of a set that stays"))
+    for (where, kind, name), reason in (refusals or {}).items():
+        _refused(selected, left, where, kind, name, reason)
+    empty = frozenset(
+        (key, name)
+        for key, chains in selected.chains.items()
+        for name in chains
+        if (key, name) in left and snapshot.tables[key].rules.get(name) == ()
+    )
+    return Plan(selected, left, empty)
+
+
+def _holders_in(table: Table, claims: Claims, selected: Claims, left: dict[object, Left]) -> None:
+    key = table.key
+    chains = selected.chains.get(key, {})
+    going = selected.rules.get(key, {})
+    owners = claims.chains.get(key, {})
+    if not chains and not selected.sets:
+        return
+    for chain, rules in table.rules.items():
+        if chain in chains:
+            continue
+        for id_, rule in rule_ids(key, rules) if going else ((None, rule) for rule in rules):
+            target = rule.target.name
+            if (target not in chains and not rule.sets) or id_ in going:
+                continue
+            claim = claims.rules.get(key, {}).get(id_) if id_ is not None else None
+            owner = owners.get(chain) or (claim.controller if claim else None)
+            holder = _rule_holder(key, rule, owner)
+            if target in chains:
+                left.setdefault((key, target), _left(holder, "emptied; a rule that stays jumps to it"))
+            for name in rule.sets:
+                if name in selected.sets:
+                    left.setdefault(name, _left(holder, "a rule that stays uses it"))
+
+
+def _rule_holder(key: TableKey, rule: Rule, owner: Controller | None) -> Holder:
+    return Holder(Kind.RULE, key.family, key.backend, key.name, rule.chain, render(rule), owner)
+
+
+def _left(holder: Holder, reason: str) -> Left:
+    if holder.controller is not None:
+        return Left(Status.KEPT, f"{reason} ({holder.controller.value})", holder)
+    return Left(Status.IN_USE, reason, holder)
+
+
+def _refused(
+    selected: Claims, left: dict[object, Left], where: object, kind: str, name: object, reason: Left
+) -> None:
+    if kind == "table":
+        left.setdefault(where, reason)
+    elif kind == "rule" and isinstance(where, TableKey):
+        for id_, found in selected.rules.get(where, {}).items():
+            if found.rule.handle == name:
+                left.setdefault((where, id_), reason)
+    else:
+        left.setdefault((where, name), reason)

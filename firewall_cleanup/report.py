@@ -1,0 +1,294 @@
+"""What a run found and did: one outcome per object, and a report that tells the truth about them."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from .errors import ResidueError
+from .model import Backend, Controller, Family, FamilyState, Gap, IpSet, Kind, NativeTable, Rule, TableKey
+from .ownership import Claims, RuleClaim, SetClaim
+from .rules import render
+
+__all__ = ["CleanupReport", "Holder", "Outcome", "Status", "outcomes"]
+
+
+class Status(enum.Enum):
+    """What became of an owned object."""
+
+    PLANNED = "planned"
+    REMOVED = "removed"
+    KEPT = "kept"
+    IN_USE = "in-use"
+    DENIED = "denied"
+    FAILED = "failed"
+
+
+# What of the selection is still there and should not be.
+_RESIDUE = frozenset({Status.IN_USE, Status.DENIED, Status.FAILED})
+
+
+@attrs.frozen
+class Holder:
+    """An object that stays and uses an owned one, which therefore cannot go.
+
+    `controller` is set if the holder belongs to another controller of the same component.
+    """
+
+    kind: Kind
+    family: Family | None = None
+    backend: Backend | None = None
+    table: str | None = None
+    chain: str | None = None
+    text: str | None = None
+    controller: Controller | None = None
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the holder as JSON has it."""
+        return {
+            "kind": self.kind.value,
+            "family": _value(self.family),
+            "backend": _value(self.backend),
+            "table": self.table,
+            "chain": self.chain,
+            "text": self.text,
+        }
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one object.
+
+    `name` is the object's name, for a rule its chain; `text` is the rule as `iptables-save` prints it. `controller`
+    and `family` are None where an object has none. `evidence` says why it is owned.
+    """
+
+    component: str
+    controller: Controller | None
+    family: Family | None
+    backend: Backend | None
+    kind: Kind
+    table: str | None
+    name: str
+    status: Status
+    evidence: str
+    text: str | None = None
+    reason: str | None = None
+    holder: Holder | None = None
+    detail: str = attrs.field(default="", eq=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON has it."""
+        return {
+            "component": self.component,
+            "controller": _value(self.controller),
+            "family": _value(self.family),
+            "backend": _value(self.backend),
+            "kind": self.kind.value,
+            "table": self.table,
+            "name": self.name,
+            "status": self.status.value,
+            "evidence": self.evidence,
+            "text": self.text,
+            "reason": self.reason,
+            "holder": None if self.holder is None else self.holder.to_dict(),
+        }
+
+
+def _value(item: enum.Enum | None) -> Any:
+    return None if item is None else item.value
+
+
+@attrs.frozen
+class Left:
+    """Why an object is left: its status, the reason, and what holds it."""
+
+    status: Status
+    reason: str
+    holder: Holder | None = None
+
+
+# Where an object is found in `Left` mappings: (table, chain), (table, rule id), native table, or set name.
+Place = object
+
+
+@attrs.frozen(slots=False)
+class CleanupReport:
+    """The result of a cleanup or of its dry run.
+
+    `gone` is what was removed (in a dry run: nothing), `here` what is still there, `left` why it is. Gaps are parts
+    that could not be read or written. A report is clean if nothing owned is left, and nothing unread, of what was
+    selected; what another controller still needs (`kept`) is no residue.
+    """
+
+    component: str
+    dry_run: bool
+    changed: bool
+    families: Mapping[Family, FamilyState]
+    gaps: tuple[Gap, ...] = ()
+    gone: Claims = attrs.field(factory=Claims, repr=False)
+    here: Claims = attrs.field(factory=Claims, repr=False)
+    left: Mapping[Place, Left] = attrs.field(factory=dict, repr=False)
+    interrupted: int | None = None
+
+    @functools.cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """One outcome per owned object, in an order that is the same in every run."""
+        result = [*outcomes(self.component, self.gone, {}, Status.REMOVED), *self.remaining]
+        return tuple(sorted(result, key=_order))
+
+    @functools.cached_property
+    def remaining(self) -> tuple[Outcome, ...]:
+        """The outcomes of what is still there."""
+        default = Status.PLANNED if self.dry_run else Status.FAILED
+        return tuple(sorted(outcomes(self.component, self.here, self.left, default), key=_order))
+
+    @property
+    def residue(self) -> tuple[Outcome, ...]:
+        """What is owned, was selected, and is left (in a dry run: would be left)."""
+        return tuple(outcome for outcome in self.remaining if outcome.status in _RESIDUE)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing owned is left and nothing was left unread, of what was selected."""
+        return not self.gaps and all(outcome.status is Status.KEPT for outcome in self.remaining)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if clean, for a dry run if the whole plan could be made; else 1. After a signal 128 + its number."""
+        if self.interrupted is not None:
+            return 128 + self.interrupted
+        return int(bool(self.gaps) if self.dry_run else not self.clean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it; documented in docs/json.md, `version` changes when a reader must."""
+        return {
+            "version": 1,
+            "dry_run": self.dry_run,
+            "clean": self.clean,
+            "changed": self.changed,
+            "families": {family.value: state.value for family, state in sorted(self.families.items())},
+            "outcomes": [outcome.to_dict() for outcome in self.outcomes],
+            "gaps": [
+                {
+                    "family": _value(gap.family),
+                    "backend": _value(gap.backend),
+                    "table": gap.table,
+                    "reason": gap.reason,
+                }
+                for gap in self.gaps
+            ],
+        }
+
+    def raise_for_residue(self) -> None:
+        """Raise ResidueError if the report is not clean."""
+        if not self.clean:
+            residue = len(self.residue)
+            raise ResidueError(self, f"{residue} owned objects left, {len(self.gaps)} parts not examined")
+
+
+def _order(outcome: Outcome) -> tuple[str, ...]:
+    return (
+        _value(outcome.controller) or "",
+        _value(outcome.family) or "",
+        _value(outcome.backend) or "",
+        outcome.table or "",
+        outcome.kind.value,
+        outcome.name,
+        outcome.text or "",
+        outcome.status.value,
+    )
+
+
+def outcomes(component: str, claims: Claims, left: Mapping[Place, Left], default: Status) -> Iterator[Outcome]:
+    """Yield an outcome for each claim: with the status that `left` gives, else the default one."""
+    for key, chains in claims.chains.items():
+        for name, owner in chains.items():
+            yield _on_table(
+                component, key, left.get((key, name)), default, _Object(Kind.CHAIN, name, owner, "chain-name")
+            )
+    for key, rules in claims.rules.items():
+        for id_, found in rules.items():
+            yield _on_table(component, key, left.get((key, id_)), default, _rule(found))
+    for native, owner in claims.native_tables.items():
+        yield _native(component, native, owner, left.get(native), default)
+    for name, item in claims.sets.items():
+        yield _set(component, item, left.get(name), default)
+
+
+@attrs.frozen
+class _Object:
+    kind: Kind
+    name: str
+    controller: Controller
+    evidence: str
+    detail: str = ""
+    text: str | None = None
+
+
+def _rule(found: RuleClaim) -> _Object:
+    rule: Rule = found.rule
+    return _Object(Kind.RULE, rule.chain, found.controller, found.evidence, found.detail, render(rule))
+
+
+def _on_table(component: str, key: TableKey, left: Left | None, default: Status, item: _Object) -> Outcome:
+    return Outcome(
+        component=component,
+        controller=item.controller,
+        family=key.family,
+        backend=key.backend,
+        kind=item.kind,
+        table=key.name,
+        name=item.name,
+        status=default if left is None else left.status,
+        evidence=item.evidence,
+        text=item.text,
+        reason=_reason(left, default),
+        holder=None if left is None else left.holder,
+        detail=item.detail,
+    )
+
+
+def _native(component: str, native: NativeTable, owner: Controller, left: Left | None, default: Status) -> Outcome:
+    return Outcome(
+        component=component,
+        controller=owner,
+        family=native.address_family,
+        backend=Backend.NFT,
+        kind=Kind.TABLE,
+        table=native.name,
+        name=native.name,
+        status=default if left is None else left.status,
+        evidence="table-name",
+        reason=_reason(left, default),
+        holder=None if left is None else left.holder,
+    )
+
+
+def _set(component: str, found: SetClaim, left: Left | None, default: Status) -> Outcome:
+    item: IpSet = found.item
+    return Outcome(
+        component=component,
+        controller=found.controller,
+        family=item.family,
+        backend=None,
+        kind=Kind.SET,
+        table=None,
+        name=item.name,
+        status=default if left is None else left.status,
+        evidence=found.evidence,
+        reason=_reason(left, default),
+        holder=None if left is None else left.holder,
+    )
+
+
+def _reason(left: Left | None, default: Status) -> str | None:
+    if left is not None:
+        return left.reason
+    if default is Status.FAILED:
+        return "it is there again: something made it while we were cleaning (is its owner still running?)"
+    return None
