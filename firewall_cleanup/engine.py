@@ -343,7 +343,7 @@ class _Run:
         )
 
     def report(self, reading: _Reading, *, gone: Claims) -> CleanupReport:
-        left: dict[object, Left] = {**self.set_failures}
+        left: dict[object, Left] = dict(self.set_failures.items())
         left.update(self._stage_left(reading.plan.selected))
         left.update(reading.plan.left)
         signal = self.settings.stopped()
