@@ -107,10 +107,10 @@ class _Run:
 
     def skip(self, table: str, chain: str) -> bool:
         """Tell whether a chain is one whose inside goes with it unread."""
-        return self.component.chain_owner(table, chain) in self.controllers and not any(
-            isinstance(where, TableKey) and where.name == table and name == chain
-            for where, _kind, name in self.refusals
-        )
+        if self.component.chain_owner(table, chain) not in self.controllers:
+            return False
+        # What the kernel would not delete is read the next time, to know whether it is empty already.
+        return not any(name == chain for _where, _kind, name in self.refusals)
 
     def read(self) -> _Reading:
         reading = self.read_once()

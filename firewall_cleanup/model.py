@@ -40,6 +40,8 @@ class Family(enum.Enum):
     IPV4 = "ipv4"
     IPV6 = "ipv6"
 
+    __hash__ = object.__hash__  # members are unique; the inherited one is slow and part of every table's key
+
     @property
     def number(self) -> int:
         """The family's number in netlink (AF_INET, AF_INET6)."""
@@ -59,6 +61,8 @@ class Backend(enum.Enum):
 
     LEGACY = "legacy"
     NFT = "nft"
+
+    __hash__ = object.__hash__
 
 
 class Controller(enum.Enum):
@@ -86,7 +90,7 @@ class FamilyState(enum.Enum):
     GAP = "gap"
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class TableKey:
     """An iptables table: its family, its backend and its name (`filter`, `nat`, …)."""
 

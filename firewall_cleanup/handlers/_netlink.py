@@ -128,10 +128,20 @@ class NetlinkSocket:
                 raise KernelError(errno.EMSGSIZE, what) from error
             raise KernelError(error.errno or 0, "netlink send") from error
 
-    def receive(self) -> Iterator[Message]:
-        """Yield the messages of one datagram. Raises KernelError (ENOBUFS if replies were lost)."""
+    def receive_ready(self) -> Iterator[Message]:
+        """Yield the messages that have arrived already: the kernel answers before `send` returns."""
+        while True:
+            try:
+                yield from self.receive(socket.MSG_DONTWAIT)
+            except KernelError as error:
+                if error.errno != errno.ETIMEDOUT:
+                    raise
+                return
+
+    def receive(self, flags: int = 0) -> Iterator[Message]:
+        """Yield the messages of one datagram. Raises KernelError (ETIMEDOUT if none came)."""
         try:
-            data = self._socket.recv(_RECEIVE_SIZE)
+            data = self._socket.recv(_RECEIVE_SIZE, flags)
         except OSError as error:
             code = errno.ETIMEDOUT if error.errno == errno.EAGAIN else error.errno or 0
             raise KernelError(code, "netlink receive") from error

@@ -147,35 +147,39 @@ class NftConnection:
 
         Raises StaleGeneration (nothing applied, read again), BatchRefused (nothing applied), KernelError.
         """
+        operations = list(_operations(change))
         first = self._netlink.next_sequence()
         begin = attribute(_BATCH_GENID, generation.to_bytes(4, "big"))
         batch = [message(_BATCH_BEGIN, NLM_F_REQUEST, first, _nfgen(0, 10) + begin)]
-        last = first
-        for operation in _operations(change):
-            last = self._netlink.next_sequence()
-            batch.append(message(_SUBSYSTEM | operation.kind, NLM_F_REQUEST | NLM_F_ACK, last, operation.payload))
+        last = first + len(operations)
+        for operation in operations:
+            sequence = self._netlink.next_sequence()
+            # Errors come unasked. One acknowledgement is enough: thousands would not fit the receive buffer.
+            flags = NLM_F_REQUEST | NLM_F_ACK if sequence == last else NLM_F_REQUEST
+            batch.append(message(_SUBSYSTEM | operation.kind, flags, sequence, operation.payload))
         batch.append(message(_BATCH_END, NLM_F_REQUEST, self._netlink.next_sequence(), _nfgen(0, 10)))
         self._netlink.send(b"".join(batch))
         failures = self._answers(first, last)
         if failures:
-            names = [operation.name for operation in _operations(change)]
-            raise BatchRefused({names[sequence - first - 1]: code for sequence, code in failures.items()})
+            raise BatchRefused({operations[s - first - 1].name: code for s, code in failures.items()})
 
     def _answers(self, first: int, last: int) -> dict[int, int]:
         failures: dict[int, int] = {}
-        while True:
-            for reply in self._netlink.receive():
-                if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
-                    continue
-                code = -struct.unpack_from("=i", reply.payload)[0]
-                if reply.sequence == first and code:
-                    if code == errno.ERESTART:
-                        raise StaleGeneration("the nf_tables ruleset was changed by somebody else")
-                    raise KernelError(code, "nf_tables batch")
-                if code:
-                    failures[reply.sequence] = code
-                if reply.sequence == last:
-                    return failures
+        done = False
+        for reply in self._netlink.receive_ready():
+            if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
+                continue
+            code = -struct.unpack_from("=i", reply.payload)[0]
+            if reply.sequence == first and code:
+                if code == errno.ERESTART:
+                    raise StaleGeneration("the nf_tables ruleset was changed by somebody else")
+                raise KernelError(code, "nf_tables batch")
+            if code:
+                failures[reply.sequence] = code
+            done = done or reply.sequence == last
+        if not done and not failures:
+            raise KernelError(errno.EPROTO, "nf_tables did not answer a batch")
+        return failures
 
 
 @attrs.frozen
