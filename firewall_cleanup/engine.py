@@ -41,6 +41,7 @@ __all__ = ["Settings", "run"]
 _TRIES = 20
 # The kernel drops the references of deleted nf_tables rules some milliseconds after the batch.
 _SET_SECONDS = 3.0
+_SET_SECONDS_IN_DOUBT = 0.5
 _SET_POLL_SECONDS = 0.002
 _SET_POLL_MOST_SECONDS = 0.05
 
@@ -298,9 +299,9 @@ class _Run:
         if not pending:
             return
         settings = self.settings
-        deadline = settings.clock() + _SET_SECONDS
-        # What is unread or refused may hold a set for good: no use in waiting.
-        patient = not (self.stage_gaps or self.stage_errors or self.refusals or reading.snapshot.gaps)
+        # What is unread or refused may hold a set for good; the other sets still need a moment.
+        doubt = self.stage_gaps or self.stage_errors or self.refusals or reading.snapshot.gaps
+        deadline = settings.clock() + (_SET_SECONDS_IN_DOUBT if doubt else _SET_SECONDS)
         pause = _SET_POLL_SECONDS
         while True:
             try:
@@ -315,7 +316,7 @@ class _Run:
                 if code not in {errno.ENOENT, ENTRY_BUSY}
             }
             pending = tuple(name for name, code in failures.items() if code == ENTRY_BUSY)
-            waited = settings.clock() >= deadline or not patient or settings.stopped() is not None
+            waited = settings.clock() >= deadline or settings.stopped() is not None
             if not pending or waited:
                 break
             settings.sleep(pause)

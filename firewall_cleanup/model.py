@@ -167,12 +167,14 @@ class Table:
     """An iptables table: built-in chains with their policies, user chains, and the rules of chains that were read.
 
     A chain that is not in `rules` was not read (the inside of an owned chain goes with it and says nothing).
+    `mapped` names the nf_tables verdict map of each chain to which one sends packets.
     """
 
     key: TableKey
     builtin: Mapping[str, Policy] = attrs.field(factory=dict)
     chains: tuple[str, ...] = ()
     rules: Rules = attrs.field(factory=dict)
+    mapped: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -107,6 +107,10 @@ def _holders_in(table: Table, claims: Claims, selected: Claims, left: dict[objec
     owners = claims.chains.get(key, {})
     if not chains and not selected.sets:
         return
+    for name, verdict_map in table.mapped.items():
+        if name in chains:
+            holder = Holder(Kind.SET, key.family, key.backend, key.name, text=verdict_map)
+            left.setdefault((key, name), _left(holder, "emptied; a verdict map that stays jumps to it"))
     for chain, rules in table.rules.items():
         if chain in chains:
             continue

@@ -102,10 +102,10 @@ def _left(items: Iterable[Outcome]) -> Iterator[str]:
 
 
 def _holder(holder: Holder) -> str:
-    if holder.kind is Kind.SET:
-        return escape(f"set {holder.text}")
     parts = (holder.family, holder.backend)
     where = " ".join(part.value for part in parts if part is not None)
+    if holder.kind is Kind.SET:
+        return escape(f"set {holder.text}" if holder.table is None else f"{where} {holder.table}: map {holder.text}")
     return escape(f"{where} {holder.table}: {holder.text}")
 
 

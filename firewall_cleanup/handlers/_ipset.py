@@ -14,7 +14,8 @@ __all__ = ["ENTRY_BUSY", "IpsetConnection"]
 _SUBSYSTEM = 6 << 8
 _DESTROY, _LIST, _GET_BYNAME = 3, 7, 14
 _PROTOCOL, _SETNAME, _TYPENAME, _FAMILY, _FLAGS, _DATA, _ADT, _INDEX = 1, 2, 3, 5, 6, 7, 8, 11
-_REFERENCES = 25
+_REFERENCES = 25  # of a set
+_MEMBER = 18  # of an element of list:set
 _LIST_HEADER = 1 << 2
 # GET_BYNAME and the index in listings came with protocol 7 (Linux 4.18); requests in 6 are answered by all.
 _PROTOCOL_VERSION = b"\6"
@@ -73,12 +74,12 @@ class IpsetConnection:
         except KernelError:
             return ()  # gone meanwhile
         return tuple(
-            _text(element[_SETNAME])
+            _text(element[_MEMBER])
             for payload in payloads
             for kind, adt in attributes(payload, 4)
             if kind == _ADT
             for _kind, data in attributes(adt)
-            if _SETNAME in (element := dict(attributes(data)))
+            if _MEMBER in (element := dict(attributes(data)))
         )
 
     def destroy(self, names: Iterable[str]) -> dict[str, int]:

@@ -25,7 +25,7 @@ NLA_TYPE_MASK = 0x3FFF
 
 _SOL_NETLINK, _NETLINK_CAP_ACK = 270, 10
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
-_RECEIVE_SIZE = 1 << 20
+_RECEIVE_SIZE = 1 << 17  # the kernel fills at most 32 KiB of a dump
 # No reply within this time means a kernel that is stuck; better an error than a process that never ends.
 _TIMEOUT_SECONDS = 60
 

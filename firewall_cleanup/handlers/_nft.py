@@ -21,6 +21,7 @@ IPTABLES_TABLES = frozenset({"filter", "mangle", "nat", "raw", "security"})
 
 _SUBSYSTEM = 10 << 8
 _GET_TABLE, _DEL_TABLE, _GET_CHAIN, _DEL_CHAIN, _GET_RULE, _DEL_RULE, _GET_GEN = 1, 2, 4, 5, 7, 8, 16
+_GET_SET, _GET_ELEMENT, _VERDICT_DATA = 10, 13, b"\xff\xff\xff\0"
 _BATCH_BEGIN, _BATCH_END, _BATCH_GENID = 0x10, 0x11, 1
 _FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
@@ -33,6 +34,7 @@ class _RawTable:
     builtin: dict[str, Policy] = attrs.field(factory=dict)
     chains: list[str] = attrs.field(factory=list)
     rules: dict[str, list[bytes]] = attrs.field(factory=dict)
+    mapped: dict[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -53,7 +55,7 @@ class NftDump:
             chain: tuple(decode_rule(payload, chain, i, key.family, sets) for i, payload in enumerate(payloads))
             for chain, payloads in raw.rules.items()
         }
-        return Table(key, raw.builtin, tuple(raw.chains), rules)
+        return Table(key, raw.builtin, tuple(raw.chains), rules, raw.mapped)
 
 
 class NftConnection:
@@ -129,7 +131,9 @@ class NftConnection:
             table.rules[name] = []
             if any(parts.get(6, b"\1")):  # a chain that nothing uses has no rules either
                 to_read.append((key, name))
-        return all(self._rules(key, name, raw[key].rules[name]) for key, name in to_read)
+        if not all(self._rules(key, name, raw[key].rules[name]) for key, name in to_read):
+            return False
+        return all(self._maps(key, table.mapped) for key, table in raw.items() if key.family is family)
 
     def _rules(self, key: TableKey, chain: str, into: list[bytes]) -> bool:
         payload = _nfgen(key.family.number) + _string(1, key.name) + _string(2, chain)
@@ -140,6 +144,22 @@ class NftConnection:
                 return False
             raise
         into.extend(payloads)
+        return not torn
+
+    def _maps(self, key: TableKey, into: dict[str, str]) -> bool:
+        """Find the chains to which a verdict map sends packets; iptables makes no such map, but others do."""
+        where = _nfgen(key.family.number) + _string(1, key.name)
+        try:
+            payloads, torn = self._netlink.dump(_SUBSYSTEM | _GET_SET, where)
+            maps = [parts[2] for parts in _attributes_of(payloads) if parts.get(6) == _VERDICT_DATA]
+            for name in maps:
+                elements, moved = self._netlink.dump(_SUBSYSTEM | _GET_ELEMENT, where + attribute(2, name))
+                torn = torn or moved
+                into.update(dict.fromkeys(_mapped_chains(elements), _text(name)))
+        except KernelError as error:
+            if error.errno == errno.ENOENT:
+                return False
+            raise
         return not torn
 
     def commit(self, change: Change, generation: int) -> None:
@@ -205,6 +225,20 @@ def _operations(change: Change) -> Iterator[_Operation]:
     for native in change.native_tables:
         payload = _nfgen(_FAMILY_NUMBERS[native.family]) + _string(1, native.name)
         yield _Operation(_DEL_TABLE, payload, (native, "table", native.name))
+
+
+def _attributes_of(payloads: Iterable[bytes]) -> Iterator[dict[int, bytes]]:
+    return (dict(attributes(payload, 4)) for payload in payloads)
+
+
+def _mapped_chains(payloads: Iterable[bytes]) -> Iterator[str]:
+    """Yield the chains in the verdicts of a map's elements."""
+    for parts in _attributes_of(payloads):
+        for _kind, element in attributes(parts.get(3, b"")):
+            data = dict(attributes(dict(attributes(element)).get(2, b"")))
+            verdict = dict(attributes(data.get(2, b"")))
+            if 2 in verdict:
+                yield _text(verdict[2])
 
 
 def _policy(parts: dict[int, bytes]) -> Policy:

@@ -139,13 +139,18 @@ def open_host(
 
 
 def _namespace(handlers: Handlers, netns: str | None) -> tuple[Namespace, bool]:
-    if netns is None:
-        if handlers.namespace is not None and not handlers.namespace.closed:
-            return handlers.namespace, False
-        for handler in handlers:
-            if not handler.closed:
-                return handler.namespace, False
-    return Namespace(netns), True
+    if netns is not None:
+        return Namespace(netns), True
+    known = [handlers.namespace, *(handler.namespace for handler in handlers)]
+    namespaces = [namespace for namespace in known if namespace is not None]
+    for namespace in namespaces:
+        if not namespace.closed:
+            return namespace, False
+    own = Namespace()
+    if namespaces and namespaces[0].identity != own.identity:
+        own.close()
+        raise ValueError("the handlers are closed, and with them their network namespace: open them again")
+    return own, True
 
 
 def _text(error: BaseException) -> str:

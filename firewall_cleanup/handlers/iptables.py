@@ -60,13 +60,17 @@ class IptablesHandler(Handler[NftConnection]):
         The chain must exist: only then does listing change nothing.
         """
         program = ("iptables" if self.family is Family.IPV4 else "ip6tables") + "-" + key.backend.value
+        arguments = ["-t", key.name, "-S", chain]
+        if key.backend is Backend.LEGACY:
+            # Listing by `-S` takes the xtables lock, which looking must not.
+            program, arguments = program + "-save", ["-t", key.name]
         path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
         if path is None:
             return None
         try:
             done = self.namespace.run(
                 subprocess.run,
-                [path, "-t", key.name, "-S", chain],
+                [path, *arguments],
                 capture_output=True,
                 text=True,
                 errors="surrogateescape",
@@ -75,4 +79,4 @@ class IptablesHandler(Handler[NftConnection]):
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        return [line for line in done.stdout.splitlines() if line.startswith("-A ")]
+        return [line for line in done.stdout.splitlines() if line.startswith(f"-A {chain} ")]

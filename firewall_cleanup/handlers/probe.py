@@ -41,4 +41,4 @@ def _has_symbol(symbol: str | None, root: Path) -> bool:
 
 def has_ipv6(*, root: Path = Path("/")) -> bool:
     """Tell whether the kernel has IPv6 at all (it has none with `ipv6.disable=1`)."""
-    return (root / "proc/self/net/if_inet6").exists()
+    return (root / "proc/thread-self/net/if_inet6").exists()
