@@ -67,6 +67,7 @@ class _Reading:
     claims: Claims
     plan: Plan
     generation: int | None
+    moving: bool  # nf_tables did not stand still long enough to be read
 
 
 def run(
@@ -84,7 +85,8 @@ class _Run:
         self.families = frozenset(host.families)
         self.deadline = settings.clock() + settings.wait
         self.refusals: dict[tuple[object, str, object], Left] = {}
-        self.stage_errors: dict[Backend, Left] = {}
+        self.held: set[tuple[str, str]] = set()
+        self.stage_errors: dict[Backend | TableKey, Left] = {}
         self.stage_gaps: list[Gap] = []
         self.seen = Claims()
         self.set_failures: dict[str, Left] = {}
@@ -110,8 +112,8 @@ class _Run:
         """Tell whether a chain is one whose inside goes with it unread."""
         if self.component.chain_owner(table, chain) not in self.controllers:
             return False
-        # What the kernel would not delete is read the next time, to know whether it is empty already.
-        return not any(name == chain for _where, _kind, name in self.refusals)
+        # What something holds, or the kernel would not delete, is read to know whether it is empty already.
+        return (table, chain) not in self.held and not any(name == chain for _where, _kind, name in self.refusals)
 
     def read(self) -> _Reading:
         reading = self.read_once()
@@ -122,8 +124,7 @@ class _Run:
         ]
         if held:
             # A chain that something holds may be empty already: only its inside can tell.
-            for key, name in held:
-                self.refusals.setdefault((key, "chain", name), reading.plan.left[key, name])
+            self.held.update((key.name, name) for key, name in held)
             reading = self.read_once()
         return reading
 
@@ -131,7 +132,7 @@ class _Run:
         gaps = list(self.host.gaps)
         tables: dict[TableKey, Table] = {}
         natives: tuple[NativeTable, ...] = ()
-        generation = None
+        generation, moving = None, False
         with contextlib.ExitStack() as stack:
             legacy = [
                 stack.enter_context(contextlib.closing(table))
@@ -142,6 +143,7 @@ class _Run:
             try:
                 dump = self.host.dump_nft(self.skip)
             except KernelError as error:
+                moving = error.errno == errno.EAGAIN
                 gaps += [Gap(_text(error), family, Backend.NFT) for family in self.host.families]
             # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
             sets = self.read_sets(gaps)
@@ -153,7 +155,7 @@ class _Run:
                 tables[table.key] = table.table(self.skip, names)
         snapshot = Snapshot(tables, natives, sets, tuple(dict.fromkeys(gaps)), self._families(tables, gaps))
         claims = self.with_texts(claim(snapshot, self.component), snapshot)
-        return _Reading(snapshot, claims, self.plan(snapshot, claims), generation)
+        return _Reading(snapshot, claims, self.plan(snapshot, claims), generation, moving)
 
     def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
         return {
@@ -223,19 +225,19 @@ class _Run:
         """Remove rules, chains and tables of nf_tables in one batch, over both families."""
         for _ in range(_TRIES):
             change = reading.plan.nft_change()
-            if not change or reading.generation is None:
+            if not reading.moving and (not change or reading.generation is None):
                 return
             try:
-                self.host.commit_nft(change, reading.generation)
+                if reading.generation is not None:
+                    self.host.commit_nft(change, reading.generation)
+                    self.changed = True
+                    return
             except StaleGeneration:
                 pass
             except BatchRefused as refused:
                 self.note(refused)
             except KernelError as error:
                 self.stage_errors[Backend.NFT] = _left(error.errno or 0, _text(error))
-                return
-            else:
-                self.changed = True
                 return
             if self.settings.stopped() is not None:
                 return
@@ -266,6 +268,7 @@ class _Run:
             except LockBusy as error:
                 self.stage_gaps.append(Gap(str(error), key.family, Backend.LEGACY, key.name))
             except KernelError as error:
+                self.stage_errors[key] = _left(error.errno or 0, _text(error))
                 self.stage_gaps.append(Gap(_text(error), key.family, Backend.LEGACY, key.name))
 
     def _apply_legacy_table(self, key: TableKey) -> None:
@@ -310,11 +313,11 @@ class _Run:
                 self.set_failures.update((name, _left(error.errno or 0, _text(error))) for name in pending)
                 return
             self.changed = self.changed or any(name not in failures for name in pending)
-            self.set_failures = {
-                name: _left(code, f"the kernel refused: {os.strerror(code) if code < ENTRY_BUSY else code}")
+            self.set_failures.update(
+                (name, _left(code, f"the kernel refused: {os.strerror(code) if code < ENTRY_BUSY else code}"))
                 for name, code in failures.items()
                 if code not in {errno.ENOENT, ENTRY_BUSY}
-            }
+            )
             pending = tuple(name for name, code in failures.items() if code == ENTRY_BUSY)
             waited = settings.clock() >= deadline or settings.stopped() is not None
             if not pending or waited:
@@ -371,13 +374,15 @@ class _Run:
     def _stage_left(self, selected: Claims) -> dict[object, Left]:
         left: dict[object, Left] = {}
         for place in _places(selected):
-            backend = place[0].backend if isinstance(place, tuple) else None
-            if backend in self.stage_errors:
-                left[place] = self.stage_errors[backend]
-            elif backend is Backend.LEGACY:
-                gap = next((gap for gap in self.stage_gaps if gap.covers(place[0])), None)  # type: ignore[index]
-                if gap is not None:
-                    left[place] = Left(Status.FAILED, gap.reason)
+            key = _table_of(place)
+            if key is None:
+                continue
+            error = self.stage_errors.get(key) or self.stage_errors.get(key.backend)
+            gap = next((gap for gap in self.stage_gaps if gap.covers(key)), None)
+            if error is not None:
+                left[place] = error
+            elif gap is not None:
+                left[place] = Left(Status.FAILED, gap.reason)
         return left
 
 
@@ -388,6 +393,13 @@ def _places(claims: Claims) -> Iterator[object]:
         yield from ((key, id_) for id_ in rules)
     yield from claims.native_tables
     yield from claims.sets
+
+
+def _table_of(place: object) -> TableKey | None:
+    """Return the table of a place, a table of nftables included; None for a set."""
+    if isinstance(place, NativeTable):
+        return TableKey(place.address_family or Family.IPV4, Backend.NFT, place.name)
+    return place[0] if isinstance(place, tuple) and isinstance(place[0], TableKey) else None
 
 
 def _left(code: int, reason: str) -> Left:

@@ -42,7 +42,12 @@ class Plan:
         flush = tuple(name for name in sorted(chains) if not self._untouchable(key, name))
         return TableChange(
             key=key,
-            rules=tuple(found.rule for id_, found in rules.items() if (key, id_) not in self.left),
+            rules=tuple(
+                sorted(
+                    (found.rule for id_, found in rules.items() if (key, id_) not in self.left),
+                    key=lambda rule: (rule.chain, rule.index),
+                )
+            ),
             flush=tuple(name for name in flush if (key, name) not in self.empty),
             delete=tuple(name for name in flush if (key, name) not in self.left),
         )
@@ -81,9 +86,10 @@ def make_plan(
     """
     selected = claims.select(controllers, families)
     left: dict[object, Left] = {}
-    for table in snapshot.tables.values():
-        _holders_in(table, claims, selected, left)
-    for item in snapshot.sets.values():
+    # In an order of our own: of several holders the report names the same one each time.
+    for key in sorted(snapshot.tables, key=TableKey.sort_key):
+        _holders_in(snapshot.tables[key], claims, selected, left)
+    for item in sorted(snapshot.sets.values(), key=lambda item: item.name):
         if item.name not in selected.sets:
             for member in item.members:
                 if member in selected.sets:
@@ -105,20 +111,21 @@ def _holders_in(table: Table, claims: Claims, selected: Claims, left: dict[objec
     chains = selected.chains.get(key, {})
     going = selected.rules.get(key, {})
     owners = claims.chains.get(key, {})
+    claimed = claims.rules.get(key, {})
     if not chains and not selected.sets:
         return
     for name, verdict_map in table.mapped.items():
         if name in chains:
             holder = Holder(Kind.SET, key.family, key.backend, key.name, text=verdict_map)
             left.setdefault((key, name), _left(holder, "emptied; a verdict map that stays jumps to it"))
-    for chain, rules in table.rules.items():
+    for chain, rules in sorted(table.rules.items()):
         if chain in chains:
             continue
-        for id_, rule in rule_ids(key, rules) if going else ((None, rule) for rule in rules):
+        for id_, rule in rule_ids(key, rules) if claimed else ((None, rule) for rule in rules):
             target = rule.target.name
             if (target not in chains and not rule.sets) or id_ in going:
                 continue
-            claim = claims.rules.get(key, {}).get(id_) if id_ is not None else None
+            claim = claimed.get(id_) if id_ is not None else None
             owner = owners.get(chain) or (claim.controller if claim else None)
             holder = _rule_holder(key, rule, owner)
             if target in chains:

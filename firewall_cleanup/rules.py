@@ -145,6 +145,8 @@ def _group(tokens: list[tuple[str, bool]]) -> list[_Group]:
             index += 1
             continue
         words = []
+        if text not in _FREE_TEXT and _is_old_negation(tokens, index):
+            negated, index = True, index + 1
         if text in _FREE_TEXT:
             words = [tokens[index][0]] if index < len(tokens) else []
             index += 1
@@ -155,11 +157,17 @@ def _group(tokens: list[tuple[str, bool]]) -> list[_Group]:
         flag = _PLAIN_FLAGS.get(text, text)
         # Options without a match of their own may follow a target in hand-written text; they belong to the rule.
         group = groups[0] if flag in _PLAIN_ORDER else groups[-1]
-        if words[:1] == ["!"]:  # the syntax of old releases: --flag ! value
-            negated, words = True, words[1:]
         group.options.append(Option(flag, tuple(words), negated))
         negated = False
     return groups
+
+
+def _is_old_negation(tokens: list[tuple[str, bool]], index: int) -> bool:
+    """Tell whether a value follows the `!` at this place: the syntax of old releases, `--flag ! value`."""
+    if tokens[index : index + 1] != [("!", False)] or index + 1 == len(tokens):
+        return False
+    text, quoted = tokens[index + 1]
+    return quoted or not _starts_option(text)
 
 
 def _starts_option(text: str) -> bool:

@@ -30,7 +30,7 @@ _RULE_HANDLE, _RULE_EXPRESSIONS = 3, 4
 _META_KEYS = {3: "mark", 6: "-i", 7: "-o", 16: "-p"}
 _VERDICTS = {0: "DROP", 1: "ACCEPT", 3: "QUEUE", -5: "RETURN"}
 _JUMP, _GOTO, _CONTINUE = -3, -4, -1
-_EQ, _NEQ = 0, 1
+_EQ, _NEQ, _LTE, _GT, _GTE = 0, 1, 3, 4, 5
 _ORDER = {"-s": 0, "-d": 1, "-i": 2, "-o": 3, "-p": 4}
 _TRANSPORT_ORDER = {"--sport": 0, "--dport": 1, "--tcp-flags": 2}
 
@@ -147,6 +147,8 @@ class _Decoder:
             return "-p"
         if base == 2 and length == 2 and offset in {0, 2}:
             return "--dport" if offset else "--sport"
+        if (base, offset, length) == (2, 0, 4):
+            return "ports"  # of a rule that has both
         if (base, offset, length) == (2, 13, 1):
             return "--tcp-flags"
         raise _Unknown("payload")
@@ -163,10 +165,18 @@ class _Decoder:
         operator, value = int.from_bytes(data[2], "big"), _value(data[3])
         if operator in {_EQ, _NEQ}:
             self._compare(register, value, negated=operator == _NEQ)
-        elif operator == 5 and register.field in {"--sport", "--dport"}:
-            self.bounds[register.field] = int.from_bytes(value, "big")
-        elif operator == 3 and register.field in self.bounds:
-            self._range_of(register.field, self.bounds.pop(register.field), int.from_bytes(value, "big"))
+        elif register.field not in {"--sport", "--dport"} or register.mask:
+            raise _Unknown("cmp")
+        else:
+            self._bound(register.field, operator, int.from_bytes(value, "big"))
+
+    def _bound(self, flag: str, operator: int, port: int) -> None:
+        if operator == _GTE:
+            self.bounds[flag] = port
+        elif operator == _LTE:
+            self._range_of(flag, self.bounds.pop(flag, 0), port)
+        elif operator == _GT:
+            self._range_of(flag, port + 1, 0xFFFF)
         else:
             raise _Unknown("cmp")
 
@@ -202,6 +212,10 @@ class _Decoder:
             self._add_transport(Option(field, tcp_flags_words(mask, value[0]), negated))
         elif register.mask:
             raise _Unknown("masked port")
+        elif field == "ports":
+            for flag, octets in (("--sport", value[:2]), ("--dport", value[2:])):
+                port = int.from_bytes(octets, "big")
+                self._range_of(flag, port, port, negated=negated)  # as iptables-nft writes and prints it
         else:
             port = int.from_bytes(value, "big")
             self._range_of(field, port, port, negated=negated)

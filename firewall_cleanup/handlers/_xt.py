@@ -115,10 +115,10 @@ def _ports(source: tuple[int, int], destination: tuple[int, int], invert: int) -
 def _tcp(data: bytes, _family: Family, _sets: SetNames) -> _Options:
     sport_low, sport_high, dport_low, dport_high, option, mask, value, invert = struct.unpack_from("=4H4B", data)
     options = _ports((sport_low, sport_high), (dport_low, dport_high), invert)
-    if option or invert & 4 or (mask | value) & ~0x3F:
+    if option or invert & 8 or (mask | value) & ~0x3F:
         return None
-    if mask or invert & 8:
-        options.append(Option("--tcp-flags", tcp_flags_words(mask, value), bool(invert & 8)))
+    if mask or invert & 4:
+        options.append(Option("--tcp-flags", tcp_flags_words(mask, value), bool(invert & 4)))
     return tuple(options)
 
 

@@ -1,0 +1,126 @@
+"""Tables in memory: read from text, changed with the errno of the kernel, shown as a decoder sees them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from ..host import Skip
+from ..model import Policy, Rule, Table, TableKey, Target
+from ..rules import parse_rule
+
+__all__ = ["BUILTIN_CHAINS", "Draft", "as_read", "entries", "named", "read_table", "uses"]
+
+BUILTIN_CHAINS: Mapping[str, tuple[str, ...]] = {
+    "filter": ("INPUT", "FORWARD", "OUTPUT"),
+    "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
+    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
+    "raw": ("PREROUTING", "OUTPUT"),
+    "security": ("INPUT", "FORWARD", "OUTPUT"),
+}
+"""The built-in chains of each iptables table."""
+
+# The part of an option list that names a set, in the match `set` and in the target `SET`.
+_SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})
+
+
+def read_table(key: TableKey, text: str) -> Table:
+    """Return a table from lines as `iptables -S` prints them: `-P`, `-N` and `-A`, with or without counters.
+
+    Built-in chains are there without saying, and so is a chain that only a `-A` names. Raises ValueError for a line
+    that is none of these.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    policies = {words[1]: words[2] for line in lines if (words := line.split())[0] == "-P"}
+    builtin = {chain: Policy(policies.get(chain, "ACCEPT")) for chain in BUILTIN_CHAINS[key.name]}
+    named = [line.split()[1] for line in lines if line.startswith("-N ")]
+    heads = [line.split("-A ", 1)[1].split()[0] for line in lines if line.startswith(("-A ", "["))]
+    chains = tuple(dict.fromkeys(name for name in (*named, *heads) if name not in builtin))
+    rules: dict[str, list[Rule]] = {chain: [] for chain in (*builtin, *chains)}
+    for line in lines:
+        if not line.startswith(("-P ", "-N ")):
+            rule = parse_rule(line, user_chains=chains)
+            rules[rule.chain].append(rule)
+    return Table(key, builtin, chains, {chain: tuple(own) for chain, own in rules.items()})
+
+
+@attrs.define
+class Draft:
+    """A table that is being changed; each method answers with an errno, 0 for done."""
+
+    table: Table
+    rules: dict[str, tuple[Rule, ...]]
+
+    @classmethod
+    def of(cls, table: Table) -> Draft:
+        return cls(table, dict(table.rules))
+
+    def delete(self, chain: str, position: int | None) -> int:
+        own = self.rules.get(chain, ())
+        if position is None or not 0 <= position < len(own):
+            return errno.ENOENT
+        self.rules[chain] = own[:position] + own[position + 1 :]
+        return 0
+
+    def flush(self, chain: str) -> int:
+        if chain not in self.rules:
+            return errno.ENOENT
+        self.rules[chain] = ()
+        return 0
+
+    def drop(self, chain: str, busy: int, *, held: bool = False) -> int:
+        if chain not in self.rules:
+            return errno.ENOENT
+        others = (rule for name, own in self.rules.items() if name != chain for rule in own)
+        if held or any(rule.target.name == chain for rule in others):
+            return busy
+        del self.rules[chain]
+        return 0
+
+    def done(self) -> Table:
+        return attrs.evolve(
+            self.table,
+            builtin={name: policy for name, policy in self.table.builtin.items() if name in self.rules},
+            chains=tuple(name for name in self.table.chains if name in self.rules),
+            rules=self.rules,
+        )
+
+
+def as_read(table: Table, skip: Skip) -> Table:
+    """Return what is handed out of a table: nothing of the chains that need not be read."""
+    name = table.key.name
+    rules = {c: own for c, own in table.rules.items() if c in table.builtin or not skip(name, c)}
+    return attrs.evolve(table, rules=rules)
+
+
+def named(table: Table, sets: Mapping[int, str]) -> Table:
+    names = frozenset(sets.values())
+    return attrs.evolve(table, rules={c: tuple(_shown(r, names) for r in own) for c, own in table.rules.items()})
+
+
+def _shown(rule: Rule, names: frozenset[str]) -> Rule:
+    """Return a rule as a decoder sees it: sets that were not listed have no name, what is opaque has no content."""
+    opaque = rule.opaque
+    if not rule.sets <= names:
+        opaque = (*opaque, "set")
+    if not opaque:
+        return rule
+    target = Target(rule.target.name, goto=rule.target.goto) if rule.target.name in opaque else rule.target
+    matches = tuple(match for match in rule.matches if match.name not in opaque)
+    return attrs.evolve(rule, matches=matches, target=target, opaque=opaque, sets=rule.sets & names)
+
+
+def uses(tables: Iterable[Table]) -> Iterator[str]:
+    for table in tables:
+        for own in table.rules.values():
+            for rule in own:
+                if rule.sets:
+                    options = [option for match in rule.matches for option in match.options]
+                    yield from (o.words[0] for o in (*options, *rule.target.options) if o.flag in _SET_FLAGS)
+
+
+def entries(table: Table) -> int:
+    """Count the entries that the kernel counts: a user chain has one at its head and one at its end."""
+    return len(table.builtin) + 2 * len(table.chains) + sum(map(len, table.rules.values()))
