@@ -1,0 +1,136 @@
+"""The examples do what they are there to show."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import attrs
+import pytest
+
+from firewall_cleanup import Backend
+from firewall_cleanup.testing.namespaces import NotAvailable, Sandbox
+from firewall_cleanup.testing.node import Node
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+CONTROLLER = [sys.executable, str(EXAMPLES / "controller.py")]
+DEMO = [sys.executable, str(EXAMPLES / "demo_node.py")]
+
+
+@pytest.fixture
+def namespace() -> Iterator[Sandbox]:
+    """A network namespace for commands; nobody needs to be root for it where user namespaces are allowed."""
+    try:
+        with Sandbox() as sandbox:
+            yield sandbox
+    except NotAvailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def demo_node(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import demo_node
+
+    return demo_node
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("node", [Node(), Node(nft_netpol=True)], ids=["iptables", "nftables"])
+def test_a_controller_cleans_up_at_its_start(namespace: Sandbox, node: Node):
+    namespace.load(node, Backend.NFT)
+    before = namespace.state()
+    assert all("KUBE-" in before.rules[f"{tool}-nft-save"] for tool in ("iptables", "ip6tables"))
+    assert "create kube-router-svip " in before.sets
+    assert "create inet6:kube-router-svip " in before.sets
+
+    done = namespace.run([*CONTROLLER, "--cleanup-config", "--cleanup-output", "json"], check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert (report["clean"], report["changed"]) == (True, True)
+    assert report["families"] == {"ipv4": "examined", "ipv6": "examined"}
+    after = namespace.state()
+    lines = [line for text in after.rules.values() for line in text.splitlines()]
+    assert [line for line in lines if line.startswith("[") or " - [" in line] == []
+    assert (after.sets, after.native) == ("", "")
+
+    again = namespace.run([*CONTROLLER, "--cleanup-config"])
+    assert "synchronised" not in again.stdout
+
+
+def test_a_controller_runs_if_it_is_not_told_to_clean_up():
+    done = subprocess.run([*CONTROLLER, "--once"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "synchronised\n"
+
+
+def test_a_controller_stops_when_it_is_told_to():
+    with subprocess.Popen(CONTROLLER, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("backend", ["nft", "legacy", "both"])
+def test_the_demonstration_keeps_its_promise(backend: str, namespace: Sandbox):
+    # In a namespace of its own, so that one which touches its caller's own would be found out.
+    empty = namespace.state()
+    done = namespace.run([*DEMO, f"--backend={backend}"], check=False)
+    if done.returncode == 3:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("identical") == (6 if backend == "both" else 4)
+    assert "removed nothing" in done.stdout
+    assert namespace.state() == empty
+
+
+@pytest.mark.namespace
+def test_the_demonstration_notices_differences(demo_node: ModuleType, namespace: Sandbox, capsys):
+    state = demo_node.fill(namespace, [Backend.NFT])
+    assert demo_node.compare(state, state)
+    assert "DIFFERENT" not in capsys.readouterr().out
+    rules = dict(state.rules)
+    rules["ip6tables-nft-save"] = rules["ip6tables-nft-save"].replace("[", "[1", 1)
+    for other in (attrs.evolve(state, sets=""), attrs.evolve(state, native=""), attrs.evolve(state, rules=rules)):
+        assert not demo_node.compare(state, other)
+        assert capsys.readouterr().out.count("DIFFERENT") == 1
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_demonstration_leaves_nothing(namespace: Sandbox, tmp_path: Path, number: signal.Signals):
+    with subprocess.Popen(
+        namespace.command(*DEMO),
+        env={**namespace.environment, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("== What would be removed"))
+        os.killpg(process.pid, number)
+        process.stdout.read()
+        assert process.wait(60) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert _ends(process.pid)
+
+
+def _ends(group: int) -> bool:
+    """Whether a process group has no member any more, or soon."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    return False

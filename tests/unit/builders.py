@@ -1,0 +1,81 @@
+"""Small nodes for unit tests: tables as text, sets by name, a run on a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from firewall_cleanup import Backend, CleanupReport, Controller, Family
+from firewall_cleanup.components.kube_router import KUBE_ROUTER
+from firewall_cleanup.engine import Settings, run
+from firewall_cleanup.model import IpSet, NativeTable, Snapshot, TableKey
+from firewall_cleanup.ownership import Claims, claim
+from firewall_cleanup.testing import MemoryHost, read_table
+
+V4, V6 = Family.IPV4, Family.IPV6
+NFT, LEGACY = Backend.NFT, Backend.LEGACY
+ALL = frozenset(Controller)
+PROXY, POLICY, ROUTING = Controller.SERVICE_PROXY, Controller.NETWORK_POLICY, Controller.ROUTING
+
+H = "ABCDEFGHIJKLM234"  # as long as kube-router's hashes, of their letters
+
+
+def key(table: str = "filter", family: Family = V4, backend: Backend = NFT) -> TableKey:
+    return TableKey(family, backend, table)
+
+
+def snapshot(
+    tables: Mapping[TableKey, str], sets: Iterable[IpSet] = (), natives: Iterable[NativeTable] = ()
+) -> Snapshot:
+    """A snapshot of tables as `iptables -S` text; sets that rules use are made where none are given."""
+    built = {k: read_table(k, text) for k, text in tables.items()}
+    known = {item.name: item for item in sets}
+    for k, table in built.items():
+        for rule in (rule for own in table.rules.values() for rule in own):
+            for name in rule.sets:
+                known.setdefault(name, IpSet(name, "hash:ip", k.family))
+    return Snapshot(built, tuple(natives), known)
+
+
+def node(
+    tables: Mapping[TableKey, str] | None = None,
+    sets: Iterable[IpSet] = (),
+    natives: Iterable[NativeTable] = (),
+    **switches: Any,
+) -> MemoryHost:
+    return MemoryHost(snapshot(tables or {}, sets, natives), **switches)
+
+
+def claims(tables: Mapping[TableKey, str], sets: Iterable[IpSet] = ()) -> Claims:
+    """What is claimed on a node, as its host shows it."""
+    return claim(node(tables, sets).state, KUBE_ROUTER)
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def clean(
+    host: MemoryHost, controllers: frozenset[Controller] = ALL, *, clock: Clock | None = None, **settings: Any
+) -> CleanupReport:
+    clock = clock or Clock()
+    chosen = Settings(clock=clock, sleep=clock.sleep, lock=host.lock, **settings)
+    report = run(host, KUBE_ROUTER, controllers, chosen)
+    assert host.open_tables == 0, "a legacy table was not closed"
+    return report
+
+
+def lines(host: MemoryHost, where: TableKey, chain: str) -> list[str]:
+    """The rules of a chain as iptables prints them."""
+    return host.texts(where, chain) or []
