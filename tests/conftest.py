@@ -36,7 +36,7 @@ def _private_lock_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 @pytest.fixture(scope="session")
 def newer_iptables(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of an iptables that is newer than the one of Debian 12."""
-    done = subprocess.run([NEWER_IPTABLES], capture_output=True, text=True)
+    done = subprocess.run([NEWER_IPTABLES], check=False, capture_output=True, text=True)
     if done.returncode == 3 or (done.returncode and not os.environ.get("CI")):
         pytest.skip(f"no newer iptables: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
@@ -80,8 +80,8 @@ def sandbox(new_sandbox: Callable[..., Sandbox]) -> Sandbox:
 
 
 @pytest.fixture(autouse=True)
-def _stay_at_home(request: pytest.FixtureRequest) -> Iterator[None]:
+def _stay_at_home() -> Iterator[None]:
     """Fail if a test leaves this process in another network namespace."""
-    before = os.readlink("/proc/thread-self/ns/net")
+    before = Path("/proc/thread-self/ns/net").readlink()
     yield
-    assert os.readlink("/proc/thread-self/ns/net") == before
+    assert Path("/proc/thread-self/ns/net").readlink() == before

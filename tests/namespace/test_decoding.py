@@ -253,9 +253,7 @@ def with_sets(sandbox: Sandbox, family: Family) -> Sandbox:
 
 
 @pytest.mark.parametrize("family", Family)
-def test_every_reader_understands_the_same(
-    new_sandbox: Callable[..., Sandbox], newer_iptables: str, family
-):
+def test_every_reader_understands_the_same(new_sandbox: Callable[..., Sandbox], newer_iptables: str, family):
     text = text_of(KNOWN, family)
     found: dict[str, list[Rule]] = {}
     for name, backend, folder in (

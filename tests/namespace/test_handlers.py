@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import pytest
@@ -113,9 +113,12 @@ def test_handlers_of_their_own(new_sandbox: Callable[..., Sandbox]):
 
 def test_handlers_of_two_namespaces_are_refused(new_sandbox: Callable[..., Sandbox]):
     one, two = new_sandbox(), new_sandbox()
-    with Handlers.open(netns=one.path) as first, Handlers.open(netns=two.path) as second:
-        with pytest.raises(ValueError, match="another network namespace"):
-            cleanup_all(attrs.evolve(first, ipset=second.ipset))
+    with (
+        Handlers.open(netns=one.path) as first,
+        Handlers.open(netns=two.path) as second,
+        pytest.raises(ValueError, match="another network namespace"),
+    ):
+        cleanup_all(attrs.evolve(first, ipset=second.ipset))
 
 
 def test_closed_handlers_never_lead_to_another_namespace(new_sandbox: Callable[..., Sandbox]):
@@ -185,11 +188,33 @@ def test_a_handler_that_cannot_be_opened_is_a_gap(
     assert sandbox.state() == expected
 
 
+def test_tables_that_cannot_be_seen_are_a_gap(new_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch):
+    scene = Scene(NODES["nft-netpol"], Backend.NFT)
+    wanted, sandbox = new_sandbox(), new_sandbox()
+    expected = scene.load(wanted, gone=ALL)
+    before = scene.load(sandbox)
+
+    def refuse(*_arguments, **_options):
+        raise KernelError(errno.EMFILE, "socket")
+
+    monkeypatch.setattr(NftablesHandler, "open", refuse)
+    report = clean(sandbox)
+    assert (report.exit_code, report.changed, report.residue) == (1, True, ())
+    assert [(gap.family, gap.subsystem) for gap in report.gaps] == [(None, "nftables")]
+    after = sandbox.state()
+    assert (after.rules, after.sets) == (expected.rules, expected.sets)
+    assert after.native == before.native
+    monkeypatch.undo()
+    assert problems(clean(sandbox)) == []
+    assert sandbox.state() == expected
+
+
 @pytest.fixture
 def named(sandbox: Sandbox):
     """A sandbox under a name of its own in /run/netns."""
     name = f"cleanup-test-{uuid.uuid4().hex[:12]}"
-    done = subprocess.run(["ip", "netns", "attach", name, str(sandbox.pid)], capture_output=True, text=True)
+    attach = ["ip", "netns", "attach", name, str(sandbox.pid)]
+    done = subprocess.run(attach, check=False, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no right to name a network namespace: {done.stderr.strip()}")
     yield name
@@ -197,7 +222,7 @@ def named(sandbox: Sandbox):
 
 
 def _home() -> str:
-    return os.readlink("/proc/thread-self/ns/net")
+    return str(Path("/proc/thread-self/ns/net").readlink())
 
 
 def test_by_name_and_by_path(sandbox: Sandbox, named: str, tmp_path):
@@ -269,7 +294,7 @@ def test_an_error_leaves_the_caller_where_it_was(sandbox: Sandbox, monkeypatch: 
     ],
 )
 def test_wrong_arguments(sandbox: Sandbox, options):
-    with pytest.raises(ValueError, match="expected|is not one of"):
+    with pytest.raises(ValueError, match=r"expected|is not one of"):
         cleanup(netns=sandbox.path, **options)
     with Handlers.open(netns=sandbox.path) as handlers, pytest.raises(ValueError, match="netns"):
         cleanup_all(handlers, netns=sandbox.path)

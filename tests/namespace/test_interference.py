@@ -146,7 +146,9 @@ def writer(sandbox: Sandbox, backend: Backend) -> Iterator[Callable[[], int]]:
     output.close()
 
 
-def test_a_writer_during_the_cleanup(new_sandbox: Callable[..., Sandbox], sandbox: Sandbox, backend: Backend, request):
+def test_a_writer_during_the_cleanup(
+    new_sandbox: Callable[..., Sandbox], sandbox: Sandbox, backend: Backend, request
+):
     """Rules that come in front of those that are being deleted are there afterwards, all of them, once each."""
     scene = Scene(NODES["default"], backend)
     wanted = new_sandbox()

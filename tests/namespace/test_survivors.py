@@ -14,8 +14,17 @@ from firewall_cleanup.testing.namespaces import Sandbox
 pytestmark = pytest.mark.namespace
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
-@pytest.mark.parametrize("variant", NODES)
+# The newer iptables writes the same rules in other words: one variant in all selections, and all variants whole.
+CASES = [
+    (tools, variant, selection)
+    for tools in ("nft", "nft-newer", "legacy")
+    for variant in NODES
+    for selection in SELECTIONS
+    if tools != "nft-newer" or variant == "default" or selection == "all"
+]
+
+
+@pytest.mark.parametrize(("tools", "variant", "selection"), CASES, indirect=["tools"])
 def test_what_is_left_is_what_was_not_selected(new_sandbox: Callable[..., Sandbox], tools, variant, selection):
     scene, selected = Scene(NODES[variant], tools.backend), SELECTIONS[selection]
     expected = scene.load(new_sandbox(tools.folder), gone=selected)
@@ -47,7 +56,7 @@ def test_neighbours_alone_are_what_is_left_of_neighbours_and_node(new_sandbox: C
     # The comparison means something: all of it is there and counts.
     for family in Family:
         lines = expected.lines(tools.backend, family)
-        policies = [line for line in lines if line.startswith(":") and not line.split()[1] == "-"]
+        policies = [line for line in lines if line.startswith(":") and line.split()[1] != "-"]
         assert any(" DROP " in line for line in policies)
         assert all(without_counters(line) != line and not line.endswith("[0:0]") for line in policies)
         rules = [line for line in lines if line.startswith("[")]
