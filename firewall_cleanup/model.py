@@ -13,18 +13,26 @@ from typing import TypeAlias
 import attrs
 
 __all__ = [
+    "Address",
     "Backend",
     "Change",
     "Controller",
     "Family",
     "FamilyState",
+    "FileTrace",
+    "FouPort",
     "Gap",
     "IpSet",
+    "IpvsService",
+    "Item",
     "Kind",
+    "Link",
     "Match",
     "NativeTable",
     "Option",
     "Policy",
+    "PolicyRule",
+    "Route",
     "Rule",
     "Snapshot",
     "Table",
@@ -80,6 +88,12 @@ class Kind(enum.Enum):
     CHAIN = "chain"
     RULE = "rule"
     SET = "set"
+    IPVS_SERVICE = "ipvs-service"
+    POLICY_RULE = "policy-rule"
+    ROUTE = "route"
+    FOU_PORT = "fou-port"
+    LINK = "link"
+    ADDRESS = "address"
 
 
 class FamilyState(enum.Enum):
@@ -207,6 +221,112 @@ class IpSet:
 
 
 @attrs.frozen
+class Link:
+    """A network interface.
+
+    `kind` is the kernel's word (`dummy`, `bridge`, `ipip` …), "" for hardware. For a tunnel, `remote` is its other
+    end and `encap_port` the UDP port to which it is encapsulated, 0 for none.
+    """
+
+    name: str
+    kind: str = ""
+    index: int = attrs.field(default=0, eq=False)
+    master: str | None = None
+    remote: str | None = None
+    encap_port: int = 0
+
+
+@attrs.frozen
+class PolicyRule:
+    """A policy rule that looks a table up: `from SOURCE fwmark MARK lookup TABLE`.
+
+    `plain` is False if it selects by anything else, or does anything else. `raw` is the kernel's own message, with
+    which it is deleted again exactly.
+    """
+
+    family: Family
+    table: int
+    priority: int = 0
+    source: str | None = None
+    mark: int | None = None
+    plain: bool = True
+    raw: bytes = attrs.field(default=b"", repr=False)
+
+
+@attrs.frozen
+class Route:
+    """A route. `protocol` and `scope` are the kernel's numbers, `type` is 1 for unicast and 2 for local.
+
+    `raw` is the kernel's own message, with which it is deleted again exactly.
+    """
+
+    family: Family
+    table: int
+    destination: str
+    protocol: int = 0
+    scope: int = 0
+    type: int = 1
+    gateway: str | None = None
+    device: str | None = None
+    raw: bytes = attrs.field(default=b"", repr=False)
+
+
+@attrs.frozen
+class Address:
+    """An address in CIDR form on a link. `raw` is the kernel's own message, by which it is deleted exactly."""
+
+    family: Family
+    link: str
+    address: str
+    raw: bytes = attrs.field(default=b"", eq=False, repr=False)
+
+
+@attrs.frozen
+class FouPort:
+    """A UDP port on which the kernel takes encapsulated packets; `kind` is 1 for FOU, 2 for GUE."""
+
+    family: Family
+    port: int
+    kind: int = 2
+
+
+@attrs.frozen
+class IpvsService:
+    """A virtual service of IPVS: an address, protocol and port, or a firewall mark, with its destinations.
+
+    A destination is `address:port`, in IPv6 `[address]:port`.
+    """
+
+    family: Family
+    protocol: str = ""
+    address: str = ""
+    port: int = 0
+    mark: int = 0
+    destinations: frozenset[str] = attrs.field(default=frozenset(), eq=False)
+
+    @property
+    def name(self) -> str:
+        """The service as `ipvsadm` writes it."""
+        if self.mark:
+            return f"fwmark {self.mark}"
+        host = self.address if self.family is Family.IPV4 else f"[{self.address}]"
+        return f"{self.protocol} {host}:{self.port}"
+
+
+# What is neither in a table of rules nor a set, and is removed one by one.
+Item: TypeAlias = IpvsService | PolicyRule | Route | FouPort | Link | Address
+
+
+@attrs.frozen
+class FileTrace:
+    """A file, or whole lines in one, that the component wrote, and what a person can do about it."""
+
+    path: str
+    advice: str
+    lines: frozenset[str] = frozenset()
+
+
+@attrs.frozen
 class Gap:
     """A part of the node that could not be read or written, and why. Nothing that depends on it is removed."""
 
@@ -233,6 +353,12 @@ class Snapshot:
     tables: Mapping[TableKey, Table] = attrs.field(factory=dict)
     native_tables: tuple[NativeTable, ...] = ()
     sets: Mapping[str, IpSet] = attrs.field(factory=dict)
+    links: tuple[Link, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    policy_rules: tuple[PolicyRule, ...] = ()
+    routes: tuple[Route, ...] = ()
+    fou_ports: tuple[FouPort, ...] = ()
+    services: tuple[IpvsService, ...] = ()
     gaps: tuple[Gap, ...] = ()
     families: Mapping[Family, FamilyState] = attrs.field(factory=dict)
 

@@ -14,14 +14,16 @@ from ._handler import Handler, NetNs
 from ._namespace import Namespace
 from .ipset import IpsetHandler
 from .iptables import IptablesHandler
+from .ipvs import IpvsHandler
 from .nftables import NftablesHandler
+from .routing import RoutingHandler
 
-__all__ = ["Handlers", "IpsetHandler", "IptablesHandler", "NftablesHandler"]
+__all__ = ["Handlers", "IpsetHandler", "IptablesHandler", "IpvsHandler", "NftablesHandler", "RoutingHandler"]
 
 
 @attrs.frozen
 class Handlers:
-    """One handler of iptables and one of ipset per family, and one of whole nf_tables tables.
+    """One handler of iptables and one of ipset per family, one each of whole nf_tables tables, IPVS, and routing.
 
     A plain value: `attrs.evolve(handlers, ipset={})` is valid, and what is missing or None is opened by whoever needs
     it, in the same network namespace. A context manager; handlers that were put in by hand are closed too.
@@ -31,6 +33,8 @@ class Handlers:
     iptables: Mapping[Family, IptablesHandler | None] = attrs.field(factory=dict)
     ipset: Mapping[Family, IpsetHandler | None] = attrs.field(factory=dict)
     nftables: NftablesHandler | None = None
+    ipvs: IpvsHandler | None = None
+    routing: RoutingHandler | None = None
     namespace: Namespace | None = attrs.field(default=None, repr=False)
 
     @classmethod
@@ -51,6 +55,8 @@ class Handlers:
                 iptables={f: _try(IptablesHandler.open, f, namespace=namespace) for f in selected},
                 ipset={f: _try(IpsetHandler.open, f, namespace=namespace) for f in selected},
                 nftables=_try(NftablesHandler.open, namespace=namespace),
+                ipvs=_try(IpvsHandler.open, namespace=namespace),
+                routing=_try(RoutingHandler.open, namespace=namespace),
                 namespace=namespace,
             )
         except BaseException:
@@ -59,7 +65,7 @@ class Handlers:
 
     def __iter__(self) -> Iterator[Handler[Any]]:
         """Yield the handlers that there are."""
-        every = (*self.iptables.values(), *self.ipset.values(), self.nftables)
+        every = (*self.iptables.values(), *self.ipset.values(), self.nftables, self.ipvs, self.routing)
         return (handler for handler in every if handler is not None)
 
     def close(self) -> None:

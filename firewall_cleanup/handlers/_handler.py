@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from ..errors import FirewallCleanupError, KernelError
+from ..model import Family
 from ._namespace import Namespace
 
-__all__ = ["Handler", "NetNs", "connect"]
+__all__ = ["FamilyHandler", "Handler", "NetNs", "connect"]
 
 NetNs = str | os.PathLike[str] | None
 
@@ -51,6 +52,16 @@ class Handler(Generic[_C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class FamilyHandler(Handler[_C]):
+    """A handler of one address family."""
+
+    def __init__(
+        self, family: Family, namespace: Namespace, connection: _C | None, *, own_namespace: bool = False
+    ) -> None:
+        super().__init__(namespace, connection, own_namespace=own_namespace)
+        self.family = family
 
 
 def connect(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from ..errors import KernelError
 from ..model import Family, IpSet
+from ..rules import protocol_name
 from ._netlink import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, NetlinkSocket, attribute, attributes, message
 
 __all__ = ["ENTRY_BUSY", "IpsetConnection"]
@@ -14,8 +16,9 @@ __all__ = ["ENTRY_BUSY", "IpsetConnection"]
 _SUBSYSTEM = 6 << 8
 _DESTROY, _LIST, _GET_BYNAME = 3, 7, 14
 _PROTOCOL, _SETNAME, _TYPENAME, _FAMILY, _FLAGS, _DATA, _ADT, _INDEX = 1, 2, 3, 5, 6, 7, 8, 11
-_REFERENCES = 25  # of a set
-_MEMBER = 18  # of an element of list:set
+_REFERENCES = 25
+# Within a member; the last is the name of one in a list:set.
+_IP, _CIDR, _PORT, _PROTO, _MEMBER = 1, 3, 4, 7, 18
 _LIST_HEADER = 1 << 2
 # GET_BYNAME and the index in listings came with protocol 7 (Linux 4.18); requests in 6 are answered by all.
 _PROTOCOL_VERSION = b"\6"
@@ -36,8 +39,8 @@ class IpsetConnection:
         """Close the connection; again is no error."""
         self._netlink.close()
 
-    def sets(self) -> list[IpSet]:
-        """List all sets by their headers; members are read of list:set alone. Raises KernelError."""
+    def sets(self, with_members: Container[str] = ()) -> list[IpSet]:
+        """List all sets by their headers, those that are named and list:set with members. Raises KernelError."""
         for _ in range(20):
             payload = _HEAD + attribute(_FLAGS, _LIST_HEADER.to_bytes(4, "big"))
             payloads, torn = self._netlink.dump(_SUBSYSTEM | _LIST, payload)
@@ -55,7 +58,7 @@ class IpsetConnection:
                     family=_FAMILIES.get(parts.get(_FAMILY, b"\0")[0]),
                     references=int.from_bytes(header.get(_REFERENCES, b""), "big"),
                     index=int.from_bytes(parts[_INDEX], "big") if _INDEX in parts else self._index(name),
-                    members=self._members(name) if kind == "list:set" else (),
+                    members=self._members(name) if kind == "list:set" or name in with_members else (),
                 )
             )
         return result
@@ -74,12 +77,11 @@ class IpsetConnection:
         except KernelError:
             return ()  # gone meanwhile
         return tuple(
-            _text(element[_MEMBER])
+            _member(dict(attributes(data)))
             for payload in payloads
             for kind, adt in attributes(payload, 4)
             if kind == _ADT
             for _kind, data in attributes(adt)
-            if _MEMBER in (element := dict(attributes(data)))
         )
 
     def destroy(self, names: Iterable[str]) -> dict[str, int]:
@@ -114,6 +116,22 @@ class IpsetConnection:
 
 _HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _PROTOCOL_VERSION)
 _NEW_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, b"\7")
+
+
+def _member(element: dict[int, bytes]) -> str:
+    """Return a member as `ipset save` prints it, as far as types of one address, a port, or a name go."""
+    if _MEMBER in element:
+        return _text(element[_MEMBER])
+    words = []
+    if _IP in element:
+        address = next(data for _kind, data in attributes(element[_IP]))
+        prefix = element.get(_CIDR, b"")
+        words.append(str(ipaddress.ip_address(address)) + (f"/{prefix[0]}" if prefix else ""))
+    if _PORT in element:
+        port = str(int.from_bytes(element[_PORT], "big"))
+        protocol = element.get(_PROTO, b"")
+        words.append(f"{protocol_name(protocol[0])}:{port}" if protocol else port)
+    return ",".join(words)
 
 
 def _name(name: str) -> bytes:

@@ -6,6 +6,7 @@ what takes hundredths here (DESIGN.md, "Why an own message loop").
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import struct
@@ -17,13 +18,13 @@ from ..errors import KernelError
 
 __all__ = ["Attributes", "Message", "NetlinkSocket", "attribute", "attributes", "message"]
 
-NETLINK_NETFILTER = 12
+NETLINK_ROUTE, NETLINK_NETFILTER, NETLINK_GENERIC = 0, 12, 16
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR = 0x1, 0x4, 0x300, 0x10
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLA_F_NESTED = 0x8000
 NLA_TYPE_MASK = 0x3FFF
 
-_SOL_NETLINK, _NETLINK_CAP_ACK = 270, 10
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 12
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _RECEIVE_SIZE = 1 << 17  # the kernel fills at most 32 KiB of a dump
 # No reply within this time means a kernel that is stuck; better an error than a process that never ends.
@@ -69,10 +70,10 @@ def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
 
 
 class NetlinkSocket:
-    """A NETLINK_NETFILTER socket, bound to the network namespace in which it was opened."""
+    """A netlink socket of one protocol, bound to the network namespace in which it was opened."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+    def __init__(self, protocol: int = NETLINK_NETFILTER) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
         self._send_limit = 0
         try:
@@ -96,6 +97,11 @@ class NetlinkSocket:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def check_strictly(self) -> None:
+        """Let dumps be filtered by what their request says (Linux 4.20; older kernels give more, never less)."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
 
     def next_sequence(self) -> int:
         """Return a sequence number that was not used before on this socket."""

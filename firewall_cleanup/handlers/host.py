@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,15 +10,33 @@ import attrs
 
 from ..errors import FirewallCleanupError, KernelError
 from ..host import Skip
-from ..model import Change, Family, FamilyState, Gap, IpSet, TableKey
+from ..model import (
+    Address,
+    Change,
+    Family,
+    FamilyState,
+    FileTrace,
+    FouPort,
+    Gap,
+    IpSet,
+    IpvsService,
+    Item,
+    Link,
+    PolicyRule,
+    Route,
+    TableKey,
+)
 from . import Handlers, probe
 from ._handler import Handler
 from ._legacy import LegacyTable
 from ._namespace import Namespace
 from ._nft import NftConnection, NftDump
+from .files import find_traces
 from .ipset import IpsetHandler
 from .iptables import IptablesHandler
+from .ipvs import IpvsHandler
 from .nftables import NftablesHandler
+from .routing import RoutingHandler
 
 __all__ = ["Host", "open_host"]
 
@@ -30,9 +48,12 @@ class Host:
     iptables: dict[Family, IptablesHandler]
     ipset: dict[Family, IpsetHandler]
     nftables: NftablesHandler | None
+    ipvs: IpvsHandler | None
+    routing: RoutingHandler | None
     families: tuple[Family, ...]
     gaps: tuple[Gap, ...]
     namespace: Namespace
+    files: bool = True
 
     def _connection(self) -> NftConnection | None:
         """Return a connection to nf_tables: one serves all families, as a batch may mix them."""
@@ -64,10 +85,10 @@ class Host:
         """Read a legacy table. Raises KernelError."""
         return self.iptables[key.family].open_legacy(key)
 
-    def sets(self, family: Family) -> list[IpSet]:
-        """Return the sets of a family and those of none. Raises KernelError."""
+    def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
+        """Return the sets of a family and those of none, some with their members. Raises KernelError."""
         handler = self.ipset.get(family)
-        return [] if handler is None else handler.sets()
+        return [] if handler is None else handler.sets(with_members)
 
     def destroy_sets(self, names: Iterable[str]) -> dict[str, int]:
         """Destroy sets; return the errno of each that the kernel refused. Raises KernelError."""
@@ -75,6 +96,44 @@ class Host:
             if handler.connection is not None:
                 return handler.destroy(names)
         return {}
+
+    def services(self) -> tuple[IpvsService, ...]:
+        """Return the virtual services of IPVS. Raises KernelError."""
+        return () if self.ipvs is None else self.ipvs.services()
+
+    def links(self) -> tuple[Link, ...]:
+        """Return all links. Raises KernelError."""
+        return () if self.routing is None else self.routing.links()
+
+    def addresses(self, link: Link) -> tuple[Address, ...]:
+        """Return the addresses of a link. Raises KernelError."""
+        return () if self.routing is None else self.routing.addresses(link)
+
+    def policy_rules(self, family: Family) -> tuple[PolicyRule, ...]:
+        """Return the policy rules of a family. Raises KernelError."""
+        return () if self.routing is None else self.routing.policy_rules(family)
+
+    def routes(
+        self, family: Family, selections: Iterable[tuple[int, int]], links: Iterable[Link]
+    ) -> tuple[Route, ...]:
+        """Return the routes of some tables, each given with a protocol number or 0 for all. Raises KernelError."""
+        return () if self.routing is None else self.routing.routes(family, selections, links)
+
+    def fou_ports(self) -> tuple[FouPort, ...]:
+        """Return the FOU ports of both families. Raises KernelError."""
+        return () if self.routing is None else self.routing.fou_ports()
+
+    def delete(self, item: Item) -> None:
+        """Delete one object. Raises KernelError."""
+        if isinstance(item, IpvsService):
+            if self.ipvs is not None:
+                self.ipvs.delete(item)
+        elif self.routing is not None:
+            self.routing.delete(item)
+
+    def traces(self, traces: Iterable[FileTrace]) -> tuple[str, ...]:
+        """Return what is found of a component's files; nothing where another namespace than the node's is cleaned."""
+        return tuple(find_traces(traces)) if self.files else ()
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
         """Return the rules of an existing chain as iptables prints them; None if it cannot."""
@@ -123,13 +182,18 @@ def open_host(
         iptables = {f: complete(given.iptables.get(f), "iptables", f, IptablesHandler.open, f) for f in wanted}
         ipset = {f: complete(given.ipset.get(f), "ipset", f, IpsetHandler.open, f) for f in wanted}
         native = complete(given.nftables, "nftables", None, NftablesHandler.open)
+        ipvs = complete(given.ipvs, "ipvs", None, IpvsHandler.open)
+        routing = complete(given.routing, "routing", None, RoutingHandler.open)
         yield Host(
             {f: handler for f, handler in iptables.items() if handler is not None},
             {f: handler for f, handler in ipset.items() if handler is not None},
             native,
+            ipvs,
+            routing,
             wanted,
             tuple(gaps),
             namespace,
+            files=netns is None,
         )
     finally:
         for handler in opened:

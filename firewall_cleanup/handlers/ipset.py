@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Self
 
 from ..model import Family, IpSet
 from . import probe
-from ._handler import Handler, NetNs, connect
+from ._handler import FamilyHandler, NetNs, connect
 from ._ipset import IpsetConnection
 from ._namespace import Namespace
 
@@ -20,22 +20,11 @@ def _connect() -> IpsetConnection | None:
     return IpsetConnection()
 
 
-class IpsetHandler(Handler[IpsetConnection]):
+class IpsetHandler(FamilyHandler[IpsetConnection]):
     """Lists and destroys the ipsets of one family, and those of no family.
 
     Nothing is loaded by opening or reading.
     """
-
-    def __init__(
-        self,
-        family: Family,
-        namespace: Namespace,
-        connection: IpsetConnection | None,
-        *,
-        own_namespace: bool = False,
-    ) -> None:
-        super().__init__(namespace, connection, own_namespace=own_namespace)
-        self.family = family
 
     @classmethod
     def open(cls, family: Family, netns: NetNs = None, *, namespace: Namespace | None = None) -> Self:
@@ -46,11 +35,11 @@ class IpsetHandler(Handler[IpsetConnection]):
         place, connection, own = connect("ipset", _connect, netns, namespace)
         return cls(family, place, connection, own_namespace=own)
 
-    def sets(self) -> list[IpSet]:
-        """Return the family's sets, and those without a family. Raises KernelError."""
+    def sets(self, with_members: Container[str] = ()) -> list[IpSet]:
+        """Return the family's sets, and those without a family; some with their members. Raises KernelError."""
         if self.connection is None:
             return []
-        return [item for item in self.connection.sets() if item.family in {self.family, None}]
+        return [item for item in self.connection.sets(with_members) if item.family in {self.family, None}]
 
     def destroy(self, names: Iterable[str]) -> dict[str, int]:
         """Destroy sets by name; return the errno of each that the kernel refused. Raises KernelError."""

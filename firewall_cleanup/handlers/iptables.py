@@ -9,7 +9,7 @@ from typing import Self
 
 from ..model import Backend, Family, TableKey
 from . import _legacy
-from ._handler import Handler, NetNs, connect
+from ._handler import FamilyHandler, NetNs, connect
 from ._namespace import Namespace
 from ._nft import NftConnection
 from .nftables import connect_nft
@@ -19,22 +19,11 @@ __all__ = ["IptablesHandler"]
 _TEXT_SECONDS = 30
 
 
-class IptablesHandler(Handler[NftConnection]):
+class IptablesHandler(FamilyHandler[NftConnection]):
     """Reads and writes the iptables of one family, legacy and nft.
 
     `connection` speaks to nf_tables. Nothing is loaded or created by opening or reading.
     """
-
-    def __init__(
-        self,
-        family: Family,
-        namespace: Namespace,
-        connection: NftConnection | None,
-        *,
-        own_namespace: bool = False,
-    ) -> None:
-        super().__init__(namespace, connection, own_namespace=own_namespace)
-        self.family = family
 
     @classmethod
     def open(cls, family: Family, netns: NetNs = None, *, namespace: Namespace | None = None) -> Self:

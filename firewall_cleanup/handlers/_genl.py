@@ -1,0 +1,153 @@
+"""IPVS and FOU over generic netlink."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+from collections.abc import Iterator
+from typing import Self
+
+from ..errors import KernelError
+from ..model import Family, FouPort, IpvsService
+from ._netlink import NETLINK_GENERIC, NetlinkSocket, attribute, attributes
+
+__all__ = ["FouConnection", "IpvsConnection"]
+
+_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 0x10, 3, 1, 2
+_NESTED = 0x8000
+_FAMILIES = {2: Family.IPV4, 10: Family.IPV6}
+_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+_PROTOCOL_NUMBERS = {name: number for number, name in _PROTOCOLS.items()}
+_TRIES = 20
+
+
+class _GenericConnection:
+    """A connection to one family of generic netlink in one network namespace.
+
+    The kernel loads a module for a family that it does not know: make sure that it is there before.
+    """
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._netlink = NetlinkSocket(NETLINK_GENERIC)
+        try:
+            payload = struct.pack("=BBH", _GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, self.name.encode() + b"\0")
+            answer = self._netlink.request(_CONTROL, payload)
+            self._family = int.from_bytes(dict(attributes(answer or b"", 4))[_FAMILY_ID], "little")
+        except BaseException:
+            self._netlink.close()
+            raise
+
+    @classmethod
+    def connect(cls) -> Self | None:
+        """Connect; None if the kernel does not know the family. Raises KernelError."""
+        try:
+            return cls()
+        except KernelError as error:
+            if error.errno == errno.ENOENT:  # the controller's word: no such family
+                return None
+            raise
+
+    def close(self) -> None:
+        """Close the connection; again is no error."""
+        self._netlink.close()
+
+    def _request(self, command: int, payload: bytes) -> None:
+        self._netlink.request(self._family, struct.pack("=BBH", command, 1, 0) + payload)
+
+    def _dump(self, command: int, payload: bytes = b"") -> list[dict[int, bytes]]:
+        for _ in range(_TRIES):
+            payloads, torn = self._netlink.dump(self._family, struct.pack("=BBH", command, 1, 0) + payload)
+            if not torn:
+                return [dict(attributes(answer, 4)) for answer in payloads]
+        raise KernelError(errno.EAGAIN, f"{self.name} changes faster than it can be read")
+
+
+class IpvsConnection(_GenericConnection):
+    """A connection to the IPVS of one network namespace."""
+
+    name = "IPVS"
+    _DELETE, _GET_SERVICE, _GET_DESTINATION = 3, 4, 8
+
+    def services(self) -> tuple[IpvsService, ...]:
+        """Return the virtual services with their destinations. Raises KernelError."""
+        return tuple(self._services())
+
+    def _services(self) -> Iterator[IpvsService]:
+        for answer in self._dump(self._GET_SERVICE):
+            parts = dict(attributes(answer[1]))
+            family = _FAMILIES.get(int.from_bytes(parts[1], "little"))
+            if family is None:
+                continue
+            service = IpvsService(
+                family=family,
+                protocol=_protocol(parts),
+                address=_address(parts[3], family) if 3 in parts else "",
+                port=int.from_bytes(parts.get(4, b""), "big"),
+                mark=int.from_bytes(parts.get(5, b""), "little"),
+            )
+            found = self._dump(self._GET_DESTINATION, _service(service))
+            yield IpvsService(
+                family=service.family,
+                protocol=service.protocol,
+                address=service.address,
+                port=service.port,
+                mark=service.mark,
+                destinations=frozenset(_destination(dict(attributes(d[2])), family) for d in found),
+            )
+
+    def delete(self, service: IpvsService) -> None:
+        """Delete one virtual service, its destinations with it. Raises KernelError (ESRCH if it is gone)."""
+        self._request(self._DELETE, _service(service))
+
+
+class FouConnection(_GenericConnection):
+    """A connection to the FOU ports of one network namespace."""
+
+    name = "fou"
+    _DELETE, _GET = 2, 3
+
+    def ports(self) -> tuple[FouPort, ...]:
+        """Return the ports on which encapsulated packets are taken. Raises KernelError."""
+        result = []
+        for parts in self._dump(self._GET):
+            family = _FAMILIES.get(parts.get(2, b"\2")[0])
+            if family is not None:
+                kind = parts.get(4, b"\1")[0]
+                result.append(FouPort(family, int.from_bytes(parts[1], "big"), kind))
+        return tuple(result)
+
+    def delete(self, port: FouPort) -> None:
+        """Stop taking packets on a port. Raises KernelError (EINVAL or ENOENT if it is gone)."""
+        family = attribute(2, bytes([port.family.number]))
+        self._request(self._DELETE, attribute(1, port.port.to_bytes(2, "big")) + family)
+
+
+def _protocol(parts: dict[int, bytes]) -> str:
+    number = int.from_bytes(parts.get(2, b""), "little")
+    return _PROTOCOLS.get(number, str(number) if number else "")
+
+
+def _service(service: IpvsService) -> bytes:
+    payload = attribute(1, struct.pack("=H", service.family.number))
+    if service.mark:
+        payload += attribute(5, struct.pack("=I", service.mark))
+    else:
+        number = _PROTOCOL_NUMBERS.get(service.protocol) or int(service.protocol)
+        payload += attribute(2, struct.pack("=H", number))
+        payload += attribute(3, ipaddress.ip_address(service.address).packed.ljust(16, b"\0"))
+        payload += attribute(4, service.port.to_bytes(2, "big"))
+    return attribute(1 | _NESTED, payload)
+
+
+def _destination(parts: dict[int, bytes], family: Family) -> str:
+    # A service of one family may have destinations of the other (tunnelled); old kernels do not say.
+    own = _FAMILIES.get(int.from_bytes(parts.get(11, b""), "little"), family)
+    address, port = _address(parts[1], own), int.from_bytes(parts[2], "big")
+    return f"{address}:{port}" if own is Family.IPV4 else f"[{address}]:{port}"
+
+
+def _address(raw: bytes, family: Family) -> str:
+    return str(ipaddress.ip_address(raw[: family.bits // 8]))

@@ -1,0 +1,164 @@
+"""Links, addresses, routes and policy rules over rtnetlink.
+
+What is to be deleted is named to the kernel by its own message from the dump: every field that it gave is compared,
+so nothing else can be hit.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+
+import attrs
+
+from ..errors import KernelError
+from ..model import Address, Family, Link, PolicyRule, Route
+from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, attributes
+
+__all__ = ["RouteConnection"]
+
+_GET_LINK, _DEL_LINK, _GET_ADDRESS, _DEL_ADDRESS = 18, 17, 22, 21
+_GET_ROUTE, _DEL_ROUTE, _GET_RULE, _DEL_RULE = 26, 25, 34, 33
+_RULE_TO_TABLE = 1
+# Attributes of a rule that say nothing beyond `from`, `fwmark` and `lookup`; 14 and 13 are limits, -1 for none.
+_RULE_KNOWN = frozenset({2, 6, 10, 13, 14, 15, 16, 18, 21})
+_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID = 9, 18, 22, 30
+_FAMILIES = {2: Family.IPV4, 10: Family.IPV6}
+_TUNNELS = frozenset({"ipip", "ip6tnl"})
+_TRIES = 20
+
+
+class RouteConnection:
+    """A connection to the rtnetlink of one network namespace."""
+
+    def __init__(self) -> None:
+        self._netlink = NetlinkSocket(NETLINK_ROUTE)
+        self._netlink.check_strictly()
+
+    def close(self) -> None:
+        """Close the connection; again is no error."""
+        self._netlink.close()
+
+    def _dump(self, kind: int, payload: bytes) -> list[bytes]:
+        for _ in range(_TRIES):
+            try:
+                payloads, torn = self._netlink.dump(kind, payload)
+            except KernelError as error:
+                # No such table, no such link, no such family: nothing there.
+                if error.errno in {errno.ENOENT, errno.ENODEV, errno.EAFNOSUPPORT, errno.EOPNOTSUPP}:
+                    return []
+                raise
+            if not torn:
+                return payloads
+        raise KernelError(errno.EAGAIN, "the node's network changes faster than it can be read")
+
+    def links(self) -> tuple[Link, ...]:
+        """Return all links. Raises KernelError."""
+        found: list[tuple[Link, int]] = []
+        for payload in self._dump(_GET_LINK, bytes(16)):
+            (index,) = struct.unpack_from("=4xi", payload)
+            parts = dict(attributes(payload, 16))
+            info = dict(attributes(parts.get(18, b"")))
+            kind = _text(info.get(1, b""))
+            data = dict(attributes(info.get(2, b""))) if kind in _TUNNELS else {}
+            link = Link(
+                name=_text(parts[3]),
+                kind=kind,
+                index=index,
+                remote=str(ipaddress.ip_address(data[3])) if 3 in data else None,
+                encap_port=int.from_bytes(data[18], "big") if any(data.get(15, b"")) else 0,
+            )
+            found.append((link, int.from_bytes(parts.get(10, b""), "little")))
+        names = {link.index: link.name for link, _master in found}
+        return tuple(attrs.evolve(link, master=names.get(master)) for link, master in found)
+
+    def addresses(self, link: Link) -> tuple[Address, ...]:
+        """Return the addresses of a link. Raises KernelError."""
+        result = []
+        for payload in self._dump(_GET_ADDRESS, struct.pack("=BBBBI", 0, 0, 0, 0, link.index)):
+            number, prefix, _flags, _scope, index = struct.unpack_from("=BBBBI", payload)
+            family = _FAMILIES.get(number)
+            parts = dict(attributes(payload, 8))
+            raw = parts.get(2, parts.get(1))
+            if index == link.index and family is not None and raw is not None:
+                result.append(Address(family, link.name, f"{ipaddress.ip_address(raw)}/{prefix}", payload))
+        return tuple(result)
+
+    def policy_rules(self, family: Family) -> tuple[PolicyRule, ...]:
+        """Return the policy rules of a family. Raises KernelError."""
+        payloads = self._dump(_GET_RULE, struct.pack("=B11x", family.number))
+        return tuple(_policy_rule(payload, family) for payload in payloads if payload[0] == family.number)
+
+    def routes(self, family: Family, table: int, protocol: int, names: dict[int, str]) -> tuple[Route, ...]:
+        """Return the routes of one table, those of one protocol unless that is 0. Raises KernelError.
+
+        `names` maps the indices of links to their names.
+        """
+        head = struct.pack("=BBBBBBBBI", family.number, 0, 0, 0, 0, protocol, 0, 0, 0)
+        payloads = self._dump(_GET_ROUTE, head + attribute(15, struct.pack("=I", table)))
+        routes = (_route(payload, family, names) for payload in payloads if payload[0] == family.number)
+        return tuple(r for r in routes if r.table == table and protocol in {0, r.protocol})
+
+    def delete_policy_rule(self, rule: PolicyRule) -> None:
+        """Delete a rule, compared by every field. Raises KernelError (ENOENT if it is gone)."""
+        self._netlink.request(_DEL_RULE, rule.raw)
+
+    def delete_route(self, route: Route) -> None:
+        """Delete a route, compared by every field. Raises KernelError (ESRCH if it is gone)."""
+        # State that the kernel reports but does not take: flags such as "link down".
+        self._netlink.request(_DEL_ROUTE, route.raw[:8] + bytes(4) + route.raw[12:])
+
+    def delete_address(self, address: Address) -> None:
+        """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone)."""
+        self._netlink.request(_DEL_ADDRESS, address.raw)
+
+    def delete_link(self, link: Link) -> None:
+        """Delete a link by its index, which no other gets. Raises KernelError (ENODEV if it is gone)."""
+        self._netlink.request(_DEL_LINK, struct.pack("=B3xiII", 0, link.index, 0, 0))
+
+
+def _policy_rule(payload: bytes, family: Family) -> PolicyRule:
+    _family, to_length, from_length, tos, table, action, flags = struct.unpack_from("=BBBBB2xBI", payload)
+    parts = dict(attributes(payload, 12))
+    limits = (parts.get(13, b"\xff" * 4), parts.get(14, b"\xff" * 4))
+    mask = parts.get(16, b"\xff" * 4)
+    plain = (
+        action == _RULE_TO_TABLE
+        and not (to_length or tos or flags)
+        and parts.keys() <= _RULE_KNOWN
+        and limits == (b"\xff" * 4, b"\xff" * 4)
+        and (10 not in parts or mask == b"\xff" * 4)
+    )
+    return PolicyRule(
+        family=family,
+        table=int.from_bytes(parts[15], "little") if 15 in parts else table,
+        priority=int.from_bytes(parts.get(6, b""), "little"),
+        source=f"{ipaddress.ip_address(parts[2])}/{from_length}" if 2 in parts else None,
+        mark=int.from_bytes(parts[10], "little") if 10 in parts else None,
+        plain=plain,
+        raw=payload,
+    )
+
+
+def _route(payload: bytes, family: Family, names: dict[int, str]) -> Route:
+    _family, length, _source, _tos, table, protocol, scope, kind = struct.unpack_from("=8B", payload)
+    parts = dict(attributes(payload, 12))
+    # A destination is padded by the kernel; `default` has none.
+    raw = parts.get(1, b"").ljust(family.bits // 8, b"\0")
+    simple = not parts.keys() & {_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID}
+    return Route(
+        family=family,
+        table=int.from_bytes(parts[15], "little") if 15 in parts else table,
+        destination=f"{ipaddress.ip_address(raw)}/{length}",
+        protocol=protocol,
+        scope=scope,
+        type=kind if simple else 0,
+        gateway=str(ipaddress.ip_address(parts[5])) if 5 in parts else None,
+        device=names.get(int.from_bytes(parts[4], "little")) if 4 in parts else None,
+        raw=payload,
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
