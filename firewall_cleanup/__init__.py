@@ -16,7 +16,7 @@ from .controllers import (
     cleanup_service_proxy,
 )
 from .errors import FirewallCleanupError, NamespaceError, ResidueError
-from .handlers import Handlers, IpsetHandler, IptablesHandler, NftablesHandler
+from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
 from .report import CleanupReport, Holder, Outcome, Status
 
@@ -32,11 +32,13 @@ __all__ = [
     "Holder",
     "IpsetHandler",
     "IptablesHandler",
+    "IpvsHandler",
     "Kind",
     "NamespaceError",
     "NftablesHandler",
     "Outcome",
     "ResidueError",
+    "RoutingHandler",
     "Status",
     "__version__",
     "add_cleanup_config",

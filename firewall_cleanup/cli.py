@@ -46,7 +46,7 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
     group.add_argument(
         "--cleanup-config",
         action="store_true",
-        help="remove what the component left in iptables, nftables and ipset, and exit; no API server is needed",
+        help="remove what the component left in the kernel, and exit; no API server is needed",
     )
     add("dry-run", action="store_true", help="show what would be removed, change nothing")
     add(
@@ -63,6 +63,7 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
         metavar="SECONDS",
         help="how long to wait for the xtables lock, for the whole run (default: 30)",
     )
+    add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
     add("output", choices=["text", "json"], default="text", help="how to report (default: text)")
     short = () if prefix else ("-v",)
     add("verbose", *short, action="store_true", help="list every object with what proves that it is owned")
@@ -136,6 +137,7 @@ def run_cleanup_config(
                     netns=args.cleanup_netns,
                     dry_run=args.cleanup_dry_run,
                     wait=args.cleanup_wait,
+                    remove_bridge=args.cleanup_remove_bridge,
                     stopped=stopped,
                 )
             except NamespaceError as error:

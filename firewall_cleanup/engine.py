@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -18,29 +18,32 @@ from .components import Component
 from .errors import BatchRefused, KernelError, LockBusy, StaleGeneration
 from .handlers._ipset import ENTRY_BUSY
 from .handlers._xtables_lock import xtables_lock
-from .host import Host, LegacyTable
+from .host import Host
 from .model import (
     Backend,
     Controller,
     Family,
     FamilyState,
     Gap,
-    IpSet,
+    IpvsService,
+    Item,
     NativeTable,
-    Rule,
     Snapshot,
-    Table,
     TableKey,
 )
 from .ownership import Claims, claim
 from .plan import Plan, make_plan
+from .reading import Reader, Reading, text_of
 from .report import CleanupReport, Left, Status
 
 __all__ = ["Settings", "run"]
 
 _TRIES = 20
+# What deleting says of an object that is gone already.
+_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 # The kernel drops the references of deleted nf_tables rules some milliseconds after the batch.
 _SET_SECONDS = 3.0
+_UNPROVEN = Left(Status.FAILED, "it is still there, though what proved it is gone")
 _SET_SECONDS_IN_DOUBT = 0.5
 _SET_POLL_SECONDS = 0.002
 _SET_POLL_MOST_SECONDS = 0.05
@@ -55,6 +58,7 @@ class Settings:
 
     dry_run: bool = False
     wait: float = 30.0
+    remove_bridge: bool = False
     stopped: Callable[[], int | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -63,11 +67,8 @@ class Settings:
 
 @attrs.frozen
 class _Reading:
-    snapshot: Snapshot
-    claims: Claims
+    found: Reading
     plan: Plan
-    generation: int | None
-    moving: bool  # nf_tables did not stand still long enough to be read
 
 
 def run(
@@ -85,11 +86,12 @@ class _Run:
         self.families = frozenset(host.families)
         self.deadline = settings.clock() + settings.wait
         self.refusals: dict[tuple[object, str, object], Left] = {}
-        self.held: set[tuple[str, str]] = set()
+        self.reader = Reader(host, component, controllers)
         self.stage_errors: dict[Backend | TableKey, Left] = {}
         self.stage_gaps: list[Gap] = []
         self.seen = Claims()
-        self.set_failures: dict[str, Left] = {}
+        self.failures: dict[object, Left] = {}
+        self.keep_proofs: str | None = None
         self.changed = False
 
     def run(self) -> CleanupReport:
@@ -97,23 +99,29 @@ class _Run:
         if self.settings.dry_run:
             return self.report(first, gone=Claims())
         self.seen = first.plan.selected
-        for stage in (self.apply_nft, self.apply_legacy, self.apply_sets):
+        self.apply_services(first)
+        if self.keep_proofs:
+            first = self.read()
+        for stage in (self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
             if self.settings.stopped() is not None:
                 break
             stage(first)
         if not first.plan.selected and not self.changed:
             return self.report(first, gone=Claims())
         last = self.read()
-        return self.report(last, gone=self._verified(self.seen.minus(last.plan.selected), last))
+        if self.newly_unused(last):
+            # A temporary set is owned only once nothing uses it, which was so only after the chains had gone.
+            self.seen = self.seen.plus(last.plan.selected)
+            self.apply_sets(last)
+            last = self.read()
+        there = self.seen.there(last.found.snapshot)
+        return self.report(last, gone=self._verified(self.seen.minus(there), last), unproven=there, first=first)
+
+    def newly_unused(self, reading: _Reading) -> bool:
+        """Tell whether there are sets to destroy now that were not owned before."""
+        return self.settings.stopped() is None and any(n not in self.seen.sets for n in reading.plan.set_names())
 
     # read
-
-    def skip(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is one whose inside goes with it unread."""
-        if self.component.chain_owner(table, chain) not in self.controllers:
-            return False
-        # What something holds, or the kernel would not delete, is read to know whether it is empty already.
-        return (table, chain) not in self.held and not any(name == chain for _where, _kind, name in self.refusals)
 
     def read(self) -> _Reading:
         reading = self.read_once()
@@ -124,70 +132,13 @@ class _Run:
         ]
         if held:
             # A chain that something holds may be empty already: only its inside can tell.
-            self.held.update((key.name, name) for key, name in held)
+            self.reader.look_into.update((key.name, name) for key, name in held)
             reading = self.read_once()
         return reading
 
     def read_once(self) -> _Reading:
-        gaps = list(self.host.gaps)
-        tables: dict[TableKey, Table] = {}
-        natives: tuple[NativeTable, ...] = ()
-        generation, moving = None, False
-        with contextlib.ExitStack() as stack:
-            legacy = [
-                stack.enter_context(contextlib.closing(table))
-                for family in self.host.families
-                for table in self._open_legacy(family, gaps)
-            ]
-            dump = None
-            try:
-                dump = self.host.dump_nft(self.skip)
-            except KernelError as error:
-                moving = error.errno == errno.EAGAIN
-                gaps += [Gap(_text(error), family, Backend.NFT) for family in self.host.families]
-            # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
-            sets = self.read_sets(gaps)
-            names = {item.index: item.name for item in sets.values() if item.index is not None}
-            if dump is not None:
-                tables.update(dump.tables(names))
-                natives, generation = dump.native_tables, dump.generation
-            for table in legacy:
-                tables[table.key] = table.table(self.skip, names)
-        snapshot = Snapshot(tables, natives, sets, tuple(dict.fromkeys(gaps)), self._families(tables, gaps))
-        claims = self.with_texts(claim(snapshot, self.component), snapshot)
-        return _Reading(snapshot, claims, self.plan(snapshot, claims), generation, moving)
-
-    def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
-        return {
-            family: self.host.family_state(
-                family,
-                gap=any(gap.family in {None, family} for gap in gaps),
-                found=any(key.family is family for key in tables),
-            )
-            for family in self.host.families
-        }
-
-    def _open_legacy(self, family: Family, gaps: list[Gap]) -> Iterator[LegacyTable]:
-        try:
-            keys = self.host.legacy_tables(family)
-        except OSError as error:
-            reason = f"legacy tables cannot be listed: {error.strerror}"
-            gaps.append(Gap(reason, family, Backend.LEGACY))
-            return
-        for key in keys:
-            try:
-                yield self.host.open_legacy(key)
-            except KernelError as error:
-                gaps.append(Gap(_text(error), family, Backend.LEGACY, key.name))
-
-    def read_sets(self, gaps: list[Gap]) -> dict[str, IpSet]:
-        sets: dict[str, IpSet] = {}
-        for family in self.host.families:
-            try:
-                sets.update((item.name, item) for item in self.host.sets(family))
-            except KernelError as error:
-                gaps.append(Gap(f"ipset: {_text(error)}", family, subsystem="ipset"))
-        return sets
+        found = self.reader.read()
+        return _Reading(found, self.plan(found.snapshot, found.claims))
 
     def plan(self, snapshot: Snapshot, claims: Claims) -> Plan:
         return make_plan(
@@ -196,40 +147,46 @@ class _Run:
             controllers=self.controllers,
             families=self.families,
             refusals=self.refusals,
+            remove_bridge=self.settings.remove_bridge,
+            keep_proofs=self.keep_proofs,
         )
 
-    def with_texts(self, claims: Claims, snapshot: Snapshot) -> Claims:
-        """Ask iptables for the text of owned rules that we do not understand whole."""
-        rules = {
-            key: {
-                id_: attrs.evolve(found, rule=self._with_text(key, found.rule, snapshot))
-                for id_, found in own.items()
-            }
-            if any(found.rule.opaque for found in own.values())
-            else own
-            for key, own in claims.rules.items()
-        }
-        return attrs.evolve(claims, rules=rules)
-
-    def _with_text(self, key: TableKey, rule: Rule, snapshot: Snapshot) -> Rule:
-        if not rule.opaque or rule.text is not None:
-            return rule
-        lines = self.host.texts(key, rule.chain)
-        if lines is None or len(lines) != len(snapshot.tables[key].rules[rule.chain]):
-            return rule
-        return attrs.evolve(rule, text=lines[rule.index])
-
     # apply
+
+    def apply_services(self, reading: _Reading) -> None:
+        """Delete virtual services of IPVS one by one, while everything that proves them is still there."""
+        for service in reading.plan.services():
+            if self.settings.stopped() is not None:
+                return
+            self._delete(service)
+        if any(isinstance(item, IpvsService) for item in self.failures):
+            self.keep_proofs = "it proves IPVS services that could not be removed"
+
+    def apply_items(self, reading: _Reading) -> None:
+        """Delete policy rules, routes, FOU ports, addresses and links."""
+        for item in reading.plan.items():
+            if self.settings.stopped() is not None:
+                return
+            self._delete(item)
+
+    def _delete(self, item: Item) -> None:
+        try:
+            self.host.delete(item)
+        except KernelError as error:
+            if error.errno not in _GONE:
+                self.failures[item] = _left(error.errno or 0, text_of(error))
+        else:
+            self.changed = True
 
     def apply_nft(self, reading: _Reading) -> None:
         """Remove rules, chains and tables of nf_tables in one batch, over both families."""
         for _ in range(_TRIES):
             change = reading.plan.nft_change()
-            if not reading.moving and (not change or reading.generation is None):
+            if not reading.found.moving and (not change or reading.found.generation is None):
                 return
             try:
-                if reading.generation is not None:
-                    self.host.commit_nft(change, reading.generation)
+                if reading.found.generation is not None:
+                    self.host.commit_nft(change, reading.found.generation)
                     self.changed = True
                     return
             except StaleGeneration:
@@ -237,7 +194,7 @@ class _Run:
             except BatchRefused as refused:
                 self.note(refused)
             except KernelError as error:
-                self.stage_errors[Backend.NFT] = _left(error.errno or 0, _text(error))
+                self.stage_errors[Backend.NFT] = _left(error.errno or 0, text_of(error))
                 return
             if self.settings.stopped() is not None:
                 return
@@ -251,6 +208,9 @@ class _Run:
         for place, code in refused.failures.items():
             if code not in {errno.ENOENT, errno.EAGAIN}:
                 self.refusals[place] = _left(code, f"the kernel refused: {os.strerror(code)}")
+                table, kind, name = place
+                if isinstance(table, TableKey) and kind != "rule":
+                    self.reader.look_into.add((table.name, str(name)))
 
     def apply_legacy(self, reading: _Reading) -> None:
         """Remove rules and chains of the legacy tables, each in one commit under the xtables lock."""
@@ -264,23 +224,22 @@ class _Run:
                     clock=self.settings.clock,
                     sleep=self.settings.sleep,
                 ):
-                    self._apply_legacy_table(key)
+                    self._apply_legacy_table(key, reading)
             except LockBusy as error:
                 self.stage_gaps.append(Gap(str(error), key.family, Backend.LEGACY, key.name))
             except KernelError as error:
-                self.stage_errors[key] = _left(error.errno or 0, _text(error))
-                self.stage_gaps.append(Gap(_text(error), key.family, Backend.LEGACY, key.name))
+                self.stage_errors[key] = _left(error.errno or 0, text_of(error))
+                self.stage_gaps.append(Gap(text_of(error), key.family, Backend.LEGACY, key.name))
 
-    def _apply_legacy_table(self, key: TableKey) -> None:
+    def _apply_legacy_table(self, key: TableKey, reading: _Reading) -> None:
         for _ in range(_TRIES):
             with contextlib.closing(self.host.open_legacy(key)) as table:
-                sets = self.read_sets([])
-                names = {item.index: item.name for item in sets.values() if item.index is not None}
-                snapshot = Snapshot({key: table.table(self.skip, names)}, sets=sets)
+                # What else proves ownership is as it was read: it goes later.
+                snapshot = self.reader.with_table(reading.found.snapshot, table)
                 # Texts were asked for before: iptables would wait for the lock that we hold.
                 plan = self.plan(snapshot, claim(snapshot, self.component))
                 change = plan.table_change(key)
-                self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}))
+                self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
                 if not (change.rules or change.flush or change.delete):
                     return
                 try:
@@ -303,17 +262,17 @@ class _Run:
             return
         settings = self.settings
         # What is unread or refused may hold a set for good; the other sets still need a moment.
-        doubt = self.stage_gaps or self.stage_errors or self.refusals or reading.snapshot.gaps
+        doubt = self.stage_gaps or self.stage_errors or self.refusals or reading.found.snapshot.gaps
         deadline = settings.clock() + (_SET_SECONDS_IN_DOUBT if doubt else _SET_SECONDS)
         pause = _SET_POLL_SECONDS
         while True:
             try:
                 failures = self.host.destroy_sets(pending)
             except KernelError as error:
-                self.set_failures.update((name, _left(error.errno or 0, _text(error))) for name in pending)
+                self.failures.update((name, _left(error.errno or 0, text_of(error))) for name in pending)
                 return
             self.changed = self.changed or any(name not in failures for name in pending)
-            self.set_failures.update(
+            self.failures.update(
                 (name, _left(code, f"the kernel refused: {os.strerror(code) if code < ENTRY_BUSY else code}"))
                 for name, code in failures.items()
                 if code not in {errno.ENOENT, ENTRY_BUSY}
@@ -325,15 +284,18 @@ class _Run:
             settings.sleep(pause)
             pause = min(pause * 2, _SET_POLL_MOST_SECONDS)
         reason = "in use by something that the rules that could be read do not show"
-        self.set_failures.update((name, Left(Status.IN_USE, reason)) for name in pending)
+        if doubt:
+            reason = "in use, perhaps by rules that could not be read or removed"
+        self.failures.update((name, Left(Status.IN_USE, reason)) for name in pending)
 
     # verify and report
 
     def _verified(self, gone: Claims, last: _Reading) -> Claims:
         """Return what of `gone` is proven gone: what could not be read again is not."""
-        gaps = last.snapshot.gaps
+        gaps = last.found.snapshot.gaps
         if not gaps:
             return gone
+        unread = {gap.subsystem for gap in gaps}
         no_natives = any(gap.subsystem == "nftables" or gap.backend is Backend.NFT for gap in gaps)
         return Claims(
             chains={k: v for k, v in gone.chains.items() if not any(gap.covers(k) for gap in gaps)},
@@ -344,20 +306,30 @@ class _Run:
                 for name, found in gone.sets.items()
                 if not any(gap.subsystem == "ipset" and gap.family in {None, found.item.family} for gap in gaps)
             },
+            items={item: found for item, found in gone.items.items() if _subsystem(item) not in unread},
         )
 
-    def report(self, reading: _Reading, *, gone: Claims) -> CleanupReport:
-        left: dict[object, Left] = dict(self.set_failures.items())
-        left.update(self._stage_left(reading.plan.selected))
+    def report(
+        self, reading: _Reading, *, gone: Claims, unproven: Claims | None = None, first: _Reading | None = None
+    ) -> CleanupReport:
+        """Report on what is gone, what is claimed now, and what is there but lost what proved it (`unproven`)."""
+        here = reading.plan.selected
+        left: dict[object, Left] = dict(self.failures.items())
+        if unproven is not None and first is not None:
+            # A temporary set that somebody has begun to use is his now.
+            lost = attrs.evolve(unproven.minus(here), sets={})
+            left.update((place, first.plan.left.get(place, _UNPROVEN)) for place in _places(lost))
+            here = here.plus(lost)
+        left.update(self._stage_left(here))
         left.update(reading.plan.left)
         signal = self.settings.stopped()
         if signal is not None:
             stopped = Left(Status.FAILED, "interrupted before it was its turn")
-            left = {place: left.get(place, stopped) for place in _places(reading.plan.selected)}
-        gaps = tuple(dict.fromkeys((*reading.snapshot.gaps, *self.stage_gaps)))
+            left = {place: left.get(place, stopped) for place in _places(here)}
+        gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stage_gaps)))
         families = {
             family: FamilyState.GAP if any(gap.family in {None, family} for gap in gaps) else state
-            for family, state in reading.snapshot.families.items()
+            for family, state in reading.found.snapshot.families.items()
         }
         return CleanupReport(
             component=self.component.name,
@@ -366,10 +338,19 @@ class _Run:
             families=families,
             gaps=gaps,
             gone=gone,
-            here=reading.plan.selected,
+            here=here,
             left=left,
             interrupted=signal,
+            notes=self.notes(reading, gone),
         )
+
+    def notes(self, reading: _Reading, gone: Claims) -> tuple[str, ...]:
+        """Return what of the selected controllers is not in the kernel, or not to be told from others' there."""
+        if not self.controllers & self.component.item_controllers:
+            return ()
+        found = self.host.traces(self.component.files)
+        lasting = self.component.lasting if gone.items or reading.plan.selected.items else ""
+        return (*found, lasting) if lasting else found
 
     def _stage_left(self, selected: Claims) -> dict[object, Left]:
         left: dict[object, Left] = {}
@@ -393,6 +374,11 @@ def _places(claims: Claims) -> Iterator[object]:
         yield from ((key, id_) for id_ in rules)
     yield from claims.native_tables
     yield from claims.sets
+    yield from claims.items
+
+
+def _subsystem(item: Item) -> str:
+    return "ipvs" if isinstance(item, IpvsService) else "routing"
 
 
 def _table_of(place: object) -> TableKey | None:
@@ -408,7 +394,3 @@ def _left(code: int, reason: str) -> Left:
     if code in {errno.EBUSY, errno.EMLINK, ENTRY_BUSY}:
         return Left(Status.IN_USE, reason)
     return Left(Status.FAILED, reason)
-
-
-def _text(error: KernelError) -> str:
-    return error.strerror or str(error)

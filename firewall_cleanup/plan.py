@@ -6,9 +6,28 @@ from collections.abc import Mapping
 
 import attrs
 
-from .model import Backend, Change, Controller, Family, Kind, Rule, Snapshot, Table, TableChange, TableKey
+from .model import (
+    Address,
+    Backend,
+    Change,
+    Controller,
+    Family,
+    FouPort,
+    Gap,
+    IpvsService,
+    Item,
+    Kind,
+    Link,
+    PolicyRule,
+    Route,
+    Rule,
+    Snapshot,
+    Table,
+    TableChange,
+    TableKey,
+)
 from .ownership import Claims, rule_ids
-from .report import Holder, Left, Status
+from .report import Holder, Left, Status, describe
 from .rules import render
 
 __all__ = ["Plan", "Refusals", "make_plan"]
@@ -70,6 +89,23 @@ class Plan:
         sets = [found.item for name, found in self.selected.sets.items() if name not in self.left]
         return tuple(item.name for item in sorted(sets, key=lambda s: (s.type != "list:set", s.name)))
 
+    def services(self) -> tuple[IpvsService, ...]:
+        """Return the IPVS services to delete; those that others prove come before these."""
+        claims = self.selected.items
+        items = [item for item in claims if isinstance(item, IpvsService) and item not in self.left]
+        return tuple(sorted(items, key=lambda item: (not claims[item].first, attrs.astuple(item)[1:5])))
+
+    def items(self) -> tuple[Item, ...]:
+        """Return what is to be deleted last, in order; addresses go with their link if that goes."""
+        going = [i for i in self.selected.items if not isinstance(i, IpvsService) and i not in self.left]
+        links = {item.name for item in going if isinstance(item, Link)}
+        items = [i for i in going if not (isinstance(i, Address) and i.link in links)]
+        return tuple(sorted(items, key=lambda item: (_ITEM_ORDER[type(item)], describe(item)[1:])))
+
+
+# Rules go before the routes to which they lead, ports before the tunnels that prove them.
+_ITEM_ORDER: dict[type, int] = {PolicyRule: 0, Route: 1, FouPort: 2, Address: 3, Link: 4}
+
 
 def make_plan(
     snapshot: Snapshot,
@@ -78,11 +114,14 @@ def make_plan(
     controllers: frozenset[Controller],
     families: frozenset[Family],
     refusals: Refusals | None = None,
+    remove_bridge: bool = False,
+    keep_proofs: str | None = None,
 ) -> Plan:
     """Return the plan for the selected controllers and families.
 
     The rules that will remain are looked at: an owned chain or set that one of them uses cannot go. `refusals` are
-    what the kernel said to an earlier plan of the same run.
+    what the kernel said to an earlier plan of the same run. `keep_proofs` is the reason why what proves IPVS services
+    must stay: they could not be read, or not all be removed.
     """
     selected = claims.select(controllers, families)
     left: dict[object, Left] = {}
@@ -95,6 +134,11 @@ def make_plan(
                 if member in selected.sets:
                     holder = Holder(Kind.SET, item.family, text=item.name)
                     left.setdefault(member, _left(holder, "a member of a set that stays"))
+    _items(selected, left, snapshot.gaps, remove_bridge=remove_bridge)
+    unread = next((gap.reason for gap in snapshot.gaps if gap.subsystem == "ipvs"), None)
+    if keep_proofs or unread:
+        _keep_proofs(selected, left, keep_proofs or f"it proves IPVS services, which were not read ({unread})")
+    _keep_needed(claims, selected, left)
     for (where, kind, name), reason in (refusals or {}).items():
         _refused(selected, left, where, kind, name, reason)
     empty = frozenset(
@@ -104,6 +148,44 @@ def make_plan(
         if (key, name) in left and snapshot.tables[key].rules.get(name) == ()
     )
     return Plan(selected, left, empty)
+
+
+def _items(selected: Claims, left: dict[object, Left], gaps: tuple[Gap, ...], *, remove_bridge: bool) -> None:
+    blind = next((gap.reason for gap in gaps if gap.subsystem in {"ipset", "routing"}), None)
+    for item, found in selected.items.items():
+        if found.shared is not None:
+            left[item] = Left(Status.KEPT, f"kube-proxy serves it too: {found.shared}")
+        elif isinstance(item, IpvsService) and blind is not None:
+            left[item] = Left(Status.FAILED, f"whether kube-proxy serves it too cannot be told: {blind}")
+        elif found.ports and not (remove_bridge and isinstance(item, Link)):
+            names = ", ".join(found.ports)
+            reason = f"{names} attached" if isinstance(item, Link) else f"{names} uses it"
+            left[item] = Left(Status.IN_USE, reason, Holder(Kind.LINK, text=names))
+
+
+def _keep_proofs(selected: Claims, left: dict[object, Left], reason: str) -> None:
+    kept = Left(Status.FAILED, reason)
+    places: list[object] = [item for item, found in selected.items.items() if found.proves_services]
+    places += [name for name, item in selected.sets.items() if item.proves_services]
+    places += [
+        (key, id_) for key, rules in selected.rules.items() for id_, rule in rules.items() if rule.proves_services
+    ]
+    for place in places:
+        left.setdefault(place, kept)
+
+
+def _keep_needed(claims: Claims, selected: Claims, left: dict[object, Left]) -> None:
+    """Keep what alone proves a service of a controller that was not selected: its own cleanup needs the proof."""
+    for item, found in claims.items.items():
+        if item in selected.items or not found.needs or found.shared is not None:
+            continue
+        going = {n for n in found.needs if n not in left and (n in selected.items or n in selected.sets)}
+        if going == found.needs:
+            kind, name, _table, _text = describe(item)
+            holder = Holder(kind, item.family if not isinstance(item, Link) else None, text=name)
+            reason = f"it proves that {name} belongs to {found.controller.value}"
+            for need in going:
+                left[need] = Left(Status.KEPT, reason, attrs.evolve(holder, controller=found.controller))
 
 
 def _holders_in(table: Table, claims: Claims, selected: Claims, left: dict[object, Left]) -> None:

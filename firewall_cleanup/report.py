@@ -9,12 +9,27 @@ from typing import Any
 
 import attrs
 
+from .components import ItemClaim
 from .errors import ResidueError
-from .model import Backend, Controller, Family, FamilyState, Gap, IpSet, Kind, NativeTable, Rule, TableKey
-from .ownership import Claims, RuleClaim, SetClaim
+from .model import (
+    Address,
+    Backend,
+    Controller,
+    Family,
+    FamilyState,
+    FouPort,
+    Gap,
+    IpvsService,
+    Item,
+    Kind,
+    Link,
+    PolicyRule,
+    Route,
+)
+from .ownership import Claims, RuleClaim
 from .rules import render
 
-__all__ = ["CleanupReport", "Holder", "Outcome", "Status", "outcomes"]
+__all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
 
 class Status(enum.Enum):
@@ -112,6 +127,9 @@ class Left:
     holder: Holder | None = None
 
 
+_UNICAST = 1
+_ROUTE_TYPES = {2: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+
 # Where an object is found in `Left` mappings: (table, chain), (table, rule id), native table, or set name.
 Place = object
 
@@ -134,6 +152,7 @@ class CleanupReport:
     here: Claims = attrs.field(factory=Claims, repr=False)
     left: Mapping[Place, Left] = attrs.field(factory=dict, repr=False)
     interrupted: int | None = None
+    notes: tuple[str, ...] = ()
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -182,6 +201,7 @@ class CleanupReport:
                 }
                 for gap in self.gaps
             ],
+            "notes": list(self.notes),
         }
 
     def raise_for_residue(self) -> None:
@@ -206,84 +226,68 @@ def _order(outcome: Outcome) -> tuple[str, ...]:
 
 def outcomes(component: str, claims: Claims, left: Mapping[Place, Left], default: Status) -> Iterator[Outcome]:
     """Yield an outcome for each claim: with the status that `left` gives, else the default one."""
+
+    def outcome(place: Place, note: str, fields: Mapping[str, Any]) -> Outcome:
+        why = left.get(place)
+        return Outcome(
+            component=component,
+            status=default if why is None else why.status,
+            reason=_reason(why, default) or note or None,
+            holder=None if why is None else why.holder,
+            **fields,
+        )
+
     for key, chains in claims.chains.items():
+        where: dict[str, Any] = {"family": key.family, "backend": key.backend, "table": key.name, "kind": Kind.CHAIN}
         for name, owner in chains.items():
-            yield _on_table(
-                component, key, left.get((key, name)), default, _Object(Kind.CHAIN, name, owner, "chain-name")
-            )
+            what = {"name": name, "controller": owner, "evidence": "chain-name"}
+            yield outcome((key, name), "", where | what)
     for key, rules in claims.rules.items():
-        for id_, found in rules.items():
-            yield _on_table(component, key, left.get((key, id_)), default, _rule(found))
+        where = {"family": key.family, "backend": key.backend, "table": key.name, "kind": Kind.RULE}
+        for id_, rule in rules.items():
+            what = {"name": rule.rule.chain, "text": render(rule.rule), **_why(rule)}
+            yield outcome((key, id_), "", where | what)
     for native, owner in claims.native_tables.items():
-        yield _native(component, native, owner, left.get(native), default)
-    for name, item in claims.sets.items():
-        yield _set(component, item, left.get(name), default)
+        where = {"family": native.address_family, "backend": Backend.NFT, "table": native.name, "kind": Kind.TABLE}
+        what = {"name": native.name, "controller": owner, "evidence": "table-name"}
+        yield outcome(native, "", where | what)
+    for name, found in claims.sets.items():
+        where = {"family": found.item.family, "backend": None, "table": None, "kind": Kind.SET}
+        what = {"name": name, "controller": found.controller, "evidence": found.evidence}
+        yield outcome(name, "", where | what)
+    for item, proof in claims.items.items():
+        kind, name, table, text = describe(item)
+        family = proof.family if isinstance(item, Link) else item.family
+        where = {"family": family, "backend": None, "table": table, "kind": kind}
+        yield outcome(item, proof.note, {**where, "name": name, "text": text, **_why(proof)})
 
 
-@attrs.frozen
-class _Object:
-    kind: Kind
-    name: str
-    controller: Controller
-    evidence: str
-    detail: str = ""
-    text: str | None = None
+def _why(claim: RuleClaim | ItemClaim) -> dict[str, Any]:
+    return {"controller": claim.controller, "evidence": claim.evidence, "detail": claim.detail}
 
 
-def _rule(found: RuleClaim) -> _Object:
-    rule: Rule = found.rule
-    return _Object(Kind.RULE, rule.chain, found.controller, found.evidence, found.detail, render(rule))
+def describe(item: Item) -> tuple[Kind, str, str | None, str | None]:
+    """Return an object's kind, name, table and text; the text is as `ip` writes it."""
+    if isinstance(item, IpvsService):
+        return Kind.IPVS_SERVICE, item.name, None, None
+    if isinstance(item, PolicyRule):
+        mark = "" if item.mark is None else f" fwmark {item.mark:#x}"
+        text = f"from {item.source or 'all'}{mark} lookup {item.table}"
+        return Kind.POLICY_RULE, str(item.priority), str(item.table), text
+    if isinstance(item, Route):
+        return Kind.ROUTE, item.destination, str(item.table), _route_text(item)
+    if isinstance(item, FouPort):
+        return Kind.FOU_PORT, str(item.port), None, None
+    if isinstance(item, Address):
+        return Kind.ADDRESS, item.address, None, f"{item.address} dev {item.link}"
+    return Kind.LINK, item.name, None, None
 
 
-def _on_table(component: str, key: TableKey, left: Left | None, default: Status, item: _Object) -> Outcome:
-    return Outcome(
-        component=component,
-        controller=item.controller,
-        family=key.family,
-        backend=key.backend,
-        kind=item.kind,
-        table=key.name,
-        name=item.name,
-        status=default if left is None else left.status,
-        evidence=item.evidence,
-        text=item.text,
-        reason=_reason(left, default),
-        holder=None if left is None else left.holder,
-        detail=item.detail,
-    )
-
-
-def _native(component: str, native: NativeTable, owner: Controller, left: Left | None, default: Status) -> Outcome:
-    return Outcome(
-        component=component,
-        controller=owner,
-        family=native.address_family,
-        backend=Backend.NFT,
-        kind=Kind.TABLE,
-        table=native.name,
-        name=native.name,
-        status=default if left is None else left.status,
-        evidence="table-name",
-        reason=_reason(left, default),
-        holder=None if left is None else left.holder,
-    )
-
-
-def _set(component: str, found: SetClaim, left: Left | None, default: Status) -> Outcome:
-    item: IpSet = found.item
-    return Outcome(
-        component=component,
-        controller=found.controller,
-        family=item.family,
-        backend=None,
-        kind=Kind.SET,
-        table=None,
-        name=item.name,
-        status=default if left is None else left.status,
-        evidence=found.evidence,
-        reason=_reason(left, default),
-        holder=None if left is None else left.holder,
-    )
+def _route_text(route: Route) -> str:
+    words = [_ROUTE_TYPES.get(route.type, str(route.type)) if route.type != _UNICAST else "", route.destination]
+    words += ["via", route.gateway] if route.gateway else []
+    words += ["dev", route.device] if route.device else []
+    return " ".join(word for word in (*words, f"proto {route.protocol}", f"table {route.table}") if word)
 
 
 def _reason(left: Left | None, default: Status) -> str | None:

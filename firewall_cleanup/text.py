@@ -19,6 +19,18 @@ _EVIDENCE = {
     "set-name": "name of a set of {component}",
     "temporary-set": "unused temporary set of {component}",
     "table-name": "name of a table of {component}",
+    "dummy-address": "its address is on the component's dummy link",
+    "fwmark": "its mark is proven",
+    "service-set": "member of the component's set of services",
+    "same-destinations": "destinations of a service that is proven",
+    "pod-destinations": "node port, and all destinations are pods",
+    "link-name": "name and kind of a link of {component}",
+    "tunnel-name": "name is the hash of its other end",
+    "tunnel-port": "port of {detail}",
+    "on-owned-link": "on {detail}",
+    "policy-rule": "looks up a table of {component}",
+    "route-table": "exact route in a table of {component}",
+    "route-protocol": "protocol and form of the routes of {component}",
 }
 
 
@@ -48,6 +60,9 @@ def summary(report: CleanupReport, *, verbose: bool = False) -> Iterator[str]:
     if report.gaps:
         yield "not examined"
         yield from _gaps(report.gaps)
+    if report.notes:
+        yield "not removed by this tool"
+        yield from (f"  {escape(note)}" for note in report.notes)
     yield _verdict(report)
 
 
@@ -61,20 +76,26 @@ def _section(title: str, items: list[Outcome], *, verbose: bool) -> Iterator[str
         controller = item.controller.value if item.controller else "no single controller"
         groups.setdefault((controller, item.family.value if item.family else "no family"), []).append(item)
     for (controller, family), members in sorted(groups.items()):
-        counts = Counter((_KIND_ORDER[m.kind], m.kind.value, m.backend.value if m.backend else "") for m in members)
+        counts = Counter((_KIND_ORDER[m.kind], _noun(m.kind), m.backend.value if m.backend else "") for m in members)
         parts = (
             _count(n, kind) + (f" ({backend})" if backend else "") for (_, kind, backend), n in sorted(counts.items())
         )
         yield f"  {controller}, {family}: {', '.join(parts)}"
         if verbose:
-            yield from (f"    {_describe(item)}  [{_evidence(item)}]" for item in members)
+            yield from (f"    {_describe(item)}  [{_evidence(item)}]{_note(item)}" for item in members)
 
 
-_KIND_ORDER = {Kind.TABLE: 0, Kind.CHAIN: 1, Kind.RULE: 2, Kind.SET: 3}
+_KIND_ORDER = {kind: i for i, kind in enumerate(Kind)}
+_NOUNS = {Kind.IPVS_SERVICE: "IPVS service", Kind.POLICY_RULE: "policy rule", Kind.FOU_PORT: "FOU port"}
+
+
+def _noun(kind: Kind) -> str:
+    return _NOUNS.get(kind, kind.value)
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def _describe(item: Outcome) -> str:
@@ -83,7 +104,13 @@ def _describe(item: Outcome) -> str:
         return escape(f"{where}: {item.text}")
     if item.kind is Kind.TABLE:
         return escape(f"nft: table {item.name}")
-    return escape(f"{where}: {item.kind.value} {item.name}" if where else f"{item.kind.value} {item.name}")
+    if item.backend is None:
+        return escape(f"{_noun(item.kind)} {item.text or item.name}")
+    return escape(f"{where}: {item.kind.value} {item.name}")
+
+
+def _note(item: Outcome) -> str:
+    return f"; {escape(item.reason)}" if item.reason else ""
 
 
 def _evidence(item: Outcome) -> str:
@@ -102,6 +129,8 @@ def _left(items: Iterable[Outcome]) -> Iterator[str]:
 
 
 def _holder(holder: Holder) -> str:
+    if holder.kind in {Kind.LINK, Kind.IPVS_SERVICE}:
+        return escape(f"{_noun(holder.kind)} {holder.text}")
     parts = (holder.family, holder.backend)
     where = " ".join(part.value for part in parts if part is not None)
     if holder.kind is Kind.SET:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from ..model import Controller, Family, NativeTable
+from ..model import Controller, Family, FileTrace, Item, NativeTable, Snapshot
 from ..shapes import Bindings, Shape
 
-__all__ = ["ChainNames", "Component", "OwnedShape", "SetNames"]
+__all__ = ["ChainNames", "Component", "ItemClaim", "OwnedShape", "Proofs", "SetNames"]
 
 
 @attrs.frozen
@@ -35,7 +35,56 @@ class SetNames:
     unreferenced: bool = False
 
 
-def _no_further_proof(_bindings: Bindings, _family: Family) -> bool:
+@attrs.frozen
+class ItemClaim:
+    """Why an object that is neither rule, chain, table nor set is owned.
+
+    Attributes:
+        controller: the controller that made it.
+        evidence: the kind of proof; `detail` says more.
+        family: the family of a link that serves only one.
+        shared: why another component needs it too; it is kept then.
+        ports: the links that use it, for which it stays.
+        needs: objects of other controllers without which it could not be proven any more.
+        first: whether it goes before the others of its kind, which prove it.
+        proves_services: whether it proves the ownership of IPVS services.
+        note: what a person should know when it goes.
+
+    """
+
+    controller: Controller
+    evidence: str
+    detail: str = ""
+    family: Family | None = None
+    shared: str | None = None
+    ports: tuple[str, ...] = ()
+    needs: frozenset[object] = frozenset()
+    first: bool = False
+    proves_services: bool = False
+    note: str = ""
+
+
+@attrs.frozen
+class Proofs:
+    """What owned rules prove: marks of DSR services by family, and pod networks."""
+
+    marks: frozenset[tuple[Family, int]] = frozenset()
+    pod_networks: frozenset[str] = frozenset()
+
+
+def _no_items(_snapshot: Snapshot, _proofs: Proofs) -> Mapping[Item, ItemClaim]:
+    return {}
+
+
+def _no_marks(_snapshot: Snapshot) -> frozenset[tuple[Family, int]]:
+    return frozenset()
+
+
+def _no_members(_name: str) -> bool:
+    return False
+
+
+def _no_further_proof(_bindings: Bindings, _family: Family, _marks: frozenset[tuple[Family, int]]) -> bool:
     return True
 
 
@@ -50,20 +99,34 @@ class OwnedShape:
     shape: Shape
     controller: Controller
     evidence: str
-    proof: Callable[[Bindings, Family], bool] = _no_further_proof
+    proof: Callable[[Bindings, Family, frozenset[tuple[Family, int]]], bool] = _no_further_proof
     proves_vip: bool = False
     needs_vip: bool = False
 
 
 @attrs.frozen
 class Component:
-    """The software whose state is to be removed."""
+    """The software whose state is to be removed.
+
+    `claim_items` claims what is neither rule, chain, table nor set, from a snapshot that was read as the last three
+    say: sets with members where IPVS has services, links with their addresses, routes by table and protocol (0: all).
+    `item_controllers` are those to which such objects can belong. `files` and `lasting` tell what is left in files
+    and in settings whose old values nobody kept.
+    """
 
     name: str
     chains: tuple[ChainNames, ...]
     shapes: tuple[OwnedShape, ...]
     sets: tuple[SetNames, ...]
     native_tables: Mapping[NativeTable, Controller]
+    claim_items: Callable[[Snapshot, Proofs], Mapping[Item, ItemClaim]] = _no_items
+    service_marks: Callable[[Snapshot], frozenset[tuple[Family, int]]] = _no_marks
+    wants_members: Callable[[str], bool] = _no_members
+    links_with_addresses: frozenset[str] = frozenset()
+    routes: tuple[tuple[int, int], ...] = ()
+    item_controllers: frozenset[Controller] = frozenset()
+    files: tuple[FileTrace, ...] = ()
+    lasting: str = ""
 
     def chain_owner(self, table: str, chain: str) -> Controller | None:
         """Return the controller that owns a user chain of this name in this iptables table, if one does."""

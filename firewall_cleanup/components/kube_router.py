@@ -14,6 +14,7 @@ from typing import Final
 from ..model import Controller, Family, NativeTable
 from ..shapes import Bindings, Shape
 from . import ChainNames, Component, OwnedShape, SetNames
+from .kube_router_host import FILES, HOST_NEEDS, LASTING, claim_items, service_marks
 
 __all__ = ["KUBE_ROUTER", "dsr_marks"]
 
@@ -60,11 +61,11 @@ def _fnv1a(text: str) -> int:
     return value
 
 
-def _mark_is_hash(protocol: str) -> Callable[[Bindings, Family], bool]:
-    def proof(bindings: Bindings, _family: Family) -> bool:
+def _mark_is_proven(protocol: str) -> Callable[[Bindings, Family, frozenset[tuple[Family, int]]], bool]:
+    def proof(bindings: Bindings, family: Family, marks: frozenset[tuple[Family, int]]) -> bool:
         address = bindings["<vip>"].partition("/")[0]
         mark = int(bindings["<mark>"].partition("/")[0], 16)
-        return mark in dsr_marks(address, protocol, bindings["<port>"])
+        return mark in dsr_marks(address, protocol, bindings["<port>"]) or (family, mark) in marks
 
     return proof
 
@@ -90,7 +91,7 @@ def _dsr_mark(protocol: str) -> OwnedShape:
     # setupMangleTableRule of pkg/controllers/proxy: it has no comment, so the mark itself must be the hash.
     text = f"-d <vip> -p {protocol} -m {protocol} --dport <port> -j MARK --set-xmark <mark>"
     shape = Shape("mangle", ("PREROUTING", "OUTPUT"), text)
-    return OwnedShape(shape, _PROXY, "dsr-mark", _mark_is_hash(protocol), proves_vip=True)
+    return OwnedShape(shape, _PROXY, "dsr-mark", _mark_is_proven(protocol), proves_vip=True)
 
 
 _SHAPES = (
@@ -202,4 +203,12 @@ KUBE_ROUTER = Component(
         NativeTable("ip", "kube-router-filter-ipv4"): _POLICY,
         NativeTable("ip6", "kube-router-filter-ipv6"): _POLICY,
     },
+    claim_items=claim_items,
+    service_marks=service_marks,
+    wants_members=HOST_NEEDS.wants_members,
+    links_with_addresses=HOST_NEEDS.links,
+    routes=HOST_NEEDS.routes,
+    item_controllers=frozenset({_PROXY, _ROUTING}),
+    files=FILES,
+    lasting=LASTING,
 )

@@ -1,0 +1,208 @@
+"""Reading a node: a snapshot in which everything fits together, with gaps for what could not be read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from .components import Component
+from .errors import KernelError
+from .host import Host, LegacyTable
+from .model import (
+    Backend,
+    Controller,
+    Family,
+    FamilyState,
+    Gap,
+    IpSet,
+    IpvsService,
+    NativeTable,
+    Rule,
+    Snapshot,
+    Table,
+    TableKey,
+)
+from .ownership import Claims, claim
+
+__all__ = ["Reader", "Reading", "text_of"]
+
+
+@attrs.frozen
+class Reading:
+    """What was read and what of it is owned.
+
+    `generation` is that of nf_tables, None if it was not read; `moving` tells that it did not stand still for that.
+    """
+
+    snapshot: Snapshot
+    claims: Claims
+    generation: int | None
+    moving: bool
+
+
+class Reader:
+    """Reads a host for a component and some controllers of it.
+
+    The inside of the selected controllers' chains is not read, but for those in `look_into` (table, chain).
+    """
+
+    def __init__(self, host: Host, component: Component, controllers: frozenset[Controller]) -> None:
+        self.host, self.component, self.controllers = host, component, controllers
+        self.families = frozenset(host.families)
+        self.look_into: set[tuple[str, str]] = set()
+
+    @property
+    def _is_concerned(self) -> bool:
+        """Whether IPVS, links and routes have to do with the selected controllers."""
+        return bool(self.controllers & self.component.item_controllers)
+
+    def skip(self, table: str, chain: str) -> bool:
+        """Tell whether a chain is one whose inside goes with it unread."""
+        return self.component.chain_owner(table, chain) in self.controllers and (table, chain) not in self.look_into
+
+    def read(self) -> Reading:
+        """Read everything that may be owned, or may hold what is. What cannot be read becomes a gap."""
+        gaps = [gap for gap in self.host.gaps if self._is_concerned or gap.subsystem not in {"ipvs", "routing"}]
+        tables: dict[TableKey, Table] = {}
+        natives: tuple[NativeTable, ...] = ()
+        generation, moving = None, False
+        with contextlib.ExitStack() as stack:
+            legacy = [
+                stack.enter_context(contextlib.closing(table))
+                for family in self.host.families
+                for table in self._open_legacy(family, gaps)
+            ]
+            dump = None
+            try:
+                dump = self.host.dump_nft(self.skip)
+            except KernelError as error:
+                moving = error.errno == errno.EAGAIN
+                gaps += [Gap(text_of(error), family, Backend.NFT) for family in self.host.families]
+            services = self._services(gaps)
+            # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
+            sets = self._sets(gaps, with_members=bool(services))
+            names = _by_index(sets)
+            if dump is not None:
+                tables.update(dump.tables(names))
+                natives, generation = dump.native_tables, dump.generation
+            for table in legacy:
+                tables[table.key] = table.table(self.skip, names)
+        snapshot = Snapshot(tables=tables, native_tables=natives, sets=sets, services=services)
+        snapshot = self._routing(snapshot, gaps)
+        snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
+        snapshot = self._with_texts(snapshot)
+        return Reading(snapshot, claim(snapshot, self.component), generation, moving)
+
+    def with_table(self, snapshot: Snapshot, table: LegacyTable) -> Snapshot:
+        """Return the snapshot with this legacy table, read anew, as the only one."""
+        names = _by_index(self._sets([]))
+        return attrs.evolve(snapshot, tables={table.key: table.table(self.skip, names)})
+
+    def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
+        return {
+            family: self.host.family_state(
+                family,
+                gap=any(gap.family in {None, family} for gap in gaps),
+                found=any(key.family is family for key in tables),
+            )
+            for family in self.host.families
+        }
+
+    def _open_legacy(self, family: Family, gaps: list[Gap]) -> Iterator[LegacyTable]:
+        try:
+            keys = self.host.legacy_tables(family)
+        except OSError as error:
+            reason = f"legacy tables cannot be listed: {error.strerror}"
+            gaps.append(Gap(reason, family, Backend.LEGACY))
+            return
+        for key in keys:
+            try:
+                yield self.host.open_legacy(key)
+            except KernelError as error:
+                gaps.append(Gap(text_of(error), family, Backend.LEGACY, key.name))
+
+    def _services(self, gaps: list[Gap]) -> tuple[IpvsService, ...]:
+        if not self._is_concerned:
+            return ()
+        try:
+            return tuple(s for s in self.host.services() if s.family in self.families)
+        except KernelError as error:
+            gaps.append(Gap(f"IPVS: {text_of(error)}", subsystem="ipvs"))
+            return ()
+
+    def _routing(self, snapshot: Snapshot, gaps: list[Gap]) -> Snapshot:
+        if not self._is_concerned:
+            return snapshot
+        host, families = self.host, self.host.families
+        try:
+            links = host.links()
+            named = [link for link in links if link.name in self.component.links_with_addresses]
+            return attrs.evolve(
+                snapshot,
+                links=links,
+                addresses=tuple(address for link in named for address in host.addresses(link)),
+                policy_rules=tuple(rule for family in families for rule in host.policy_rules(family)),
+                routes=tuple(
+                    route for family in families for route in host.routes(family, self.component.routes, links)
+                ),
+                fou_ports=tuple(port for port in host.fou_ports() if port.family in families),
+            )
+        except KernelError as error:
+            gaps.append(Gap(f"links, routes and policy rules: {text_of(error)}", subsystem="routing"))
+            return snapshot
+
+    def _sets(self, gaps: list[Gap], *, with_members: bool = False) -> dict[str, IpSet]:
+        sets: dict[str, IpSet] = {}
+        wanted = _Wanted(self.component.wants_members) if with_members else ()
+        for family in self.host.families:
+            try:
+                sets.update((item.name, item) for item in self.host.sets(family, wanted))
+            except KernelError as error:
+                gaps.append(Gap(f"ipset: {text_of(error)}", family, subsystem="ipset"))
+        return sets
+
+    def _with_texts(self, snapshot: Snapshot) -> Snapshot:
+        """Ask iptables for the text of rules that we do not understand whole and that concern what is owned."""
+        tables = dict(snapshot.tables)
+        for key, table in snapshot.tables.items():
+            found = {chain for chain, rules in table.rules.items() if any(self._concerns(key, r) for r in rules)}
+            if found:
+                rules = {chain: self._texts(key, chain, table.rules[chain]) for chain in found}
+                tables[key] = attrs.evolve(table, rules={**table.rules, **rules})
+        return attrs.evolve(snapshot, tables=tables)
+
+    def _concerns(self, key: TableKey, rule: Rule) -> bool:
+        return bool(rule.opaque) and (
+            self.component.chain_owner(key.name, rule.target.name) is not None
+            or any(self.component.set_owner(name) for name in rule.sets)
+        )
+
+    def _texts(self, key: TableKey, chain: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        lines = self.host.texts(key, chain)
+        if lines is None or len(lines) != len(rules):
+            return rules  # it cannot list them, or not the same ones any more
+        return tuple(
+            attrs.evolve(rule, text=line) if rule.opaque else rule for rule, line in zip(rules, lines, strict=True)
+        )
+
+
+@attrs.frozen
+class _Wanted:
+    """The sets whose members are wanted, as a container of names."""
+
+    test: Callable[[str], bool]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.test(name)
+
+
+def _by_index(sets: Mapping[str, IpSet]) -> dict[int, str]:
+    return {item.index: item.name for item in sets.values() if item.index is not None}
+
+
+def text_of(error: KernelError) -> str:
+    """Return what an error says, without the number that Python puts before it."""
+    return error.strerror or str(error)
