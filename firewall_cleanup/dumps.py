@@ -1,4 +1,4 @@
-"""Snapshots from files: what `iptables-save`, `ip6tables-save` and `ipset save` print, read without a kernel.
+"""Snapshots from files: what `iptables-save`, `ipset save`, `ip -j` and others print, read without a kernel.
 
 >>> snapshot = read_dumps(
 ...     {
@@ -22,6 +22,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
+from .dumps_host import (
+    read_addresses,
+    read_ipvsadm,
+    read_links,
+    read_native_tables,
+    read_policy_rules,
+    read_routes,
+)
 from .errors import DumpError
 from .model import Backend, Family, FamilyState, IpSet, Policy, Rule, Snapshot, Table, TableKey
 from .rules import parse_rule, tokenize
@@ -41,6 +49,12 @@ _IPTABLES_FILES = {
     "ip6tables-legacy-save": (Family.IPV6, Backend.LEGACY),
 }
 _IPSET_FILE = "ipset-save"
+# The members of other types say nothing about ownership.
+_TYPES_WITH_MEMBERS = frozenset({"list:set", "hash:net", "hash:ip,port", "bitmap:port"})
+_HOST_FILES = frozenset(
+    "ip-link.json ip-addr.json ip-rule.json ip6-rule.json ip-route.json ip6-route.json ipvsadm-save"
+    " nft-ruleset.json".split()
+)
 
 
 def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = None) -> Snapshot:
@@ -48,7 +62,10 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
 
     Args:
         files: text by name: `iptables-save` or `ip6tables-save`, with `-nft` or `-legacy` before `-save` where the
-            backend is known, and `ipset-save`. How often a set is used is counted over the rules given.
+            backend is known, `ipset-save`, `ip-link.json` (of `ip -j -d link`), `ip-addr.json`, `ip-rule.json`,
+            `ip6-rule.json`, `ip-route.json`, `ip6-route.json` (of `ip -j route show table all`), `ipvsadm-save` (of
+            `ipvsadm -Sn`), `nft-ruleset.json` (of `nft -j list ruleset`). How often a set is used is counted over the
+            rules given.
         problems: collects lines that could not be understood; their rules are opaque, and so foreign.
 
     Returns:
@@ -57,6 +74,7 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
     Raises:
         ValueError: a name is not one of these.
         DumpError: a line could not be understood, and there is no list of problems to put it in.
+
     """
     tables: dict[TableKey, Table] = {}
     sets: dict[str, IpSet] = {}
@@ -66,13 +84,47 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
             tables.update(read_iptables_save(text, family, backend, source=name, problems=problems))
         elif name == _IPSET_FILE:
             sets = read_ipset_save(text, source=name, problems=problems)
-        else:
+        elif name not in _HOST_FILES:
             raise ValueError(f"no reader for a file named {name!r}")
     given = {family for name, (family, _backend) in _IPTABLES_FILES.items() if name in files}
-    return Snapshot(
+    snapshot = Snapshot(
         tables=tables,
         sets=_with_references(sets, tables.values()),
         families={family: FamilyState.EXAMINED if family in given else FamilyState.GAP for family in Family},
+    )
+    return _with_host(snapshot, files, problems)
+
+
+def _with_host(snapshot: Snapshot, files: Mapping[str, str], problems: list[DumpError] | None) -> Snapshot:
+    def text(name: str) -> str:
+        return files.get(name, "")
+
+    def problem(error: DumpError) -> None:
+        _problem(error.reason, error.source, error.line, problems)
+
+    families = {"": Family.IPV4, "6": Family.IPV6}
+    natives = read_native_tables(text("nft-ruleset.json"), source="nft-ruleset.json", problem=problem)
+    iptables = {(key.family, key.name) for key in snapshot.tables if key.backend is Backend.NFT}
+    return attrs.evolve(
+        snapshot,
+        native_tables=tuple(table for table in natives if (table.address_family, table.name) not in iptables),
+        links=read_links(text("ip-link.json"), source="ip-link.json", problem=problem),
+        addresses=read_addresses(text("ip-addr.json"), source="ip-addr.json", problem=problem),
+        policy_rules=tuple(
+            rule
+            for number, family in families.items()
+            for rule in read_policy_rules(
+                text(f"ip{number}-rule.json"), family, source=f"ip{number}-rule.json", problem=problem
+            )
+        ),
+        routes=tuple(
+            route
+            for number, family in families.items()
+            for route in read_routes(
+                text(f"ip{number}-route.json"), family, source=f"ip{number}-route.json", problem=problem
+            )
+        ),
+        services=read_ipvsadm(text("ipvsadm-save"), source="ipvsadm-save", problem=problem),
     )
 
 
@@ -160,7 +212,7 @@ def read_ipset_save(
             if verb == "create":
                 sets[name] = IpSet(name, words[0], _set_family(words))
             elif verb == "add":
-                if sets[name].type == "list:set":
+                if sets[name].type in _TYPES_WITH_MEMBERS:
                     sets[name] = attrs.evolve(sets[name], members=(*sets[name].members, words[0]))
             else:
                 _problem(f"unknown command {verb!r}", source, number, problems)
@@ -176,7 +228,7 @@ def _set_family(words: list[str]) -> Family | None:
 
 def _with_references(sets: Mapping[str, IpSet], tables: Iterable[Table]) -> dict[str, IpSet]:
     uses = Counter(name for table in tables for rules in table.rules.values() for rule in rules for name in rule.sets)
-    uses.update(member for item in sets.values() for member in item.members)
+    uses.update(member for item in sets.values() if item.type == "list:set" for member in item.members)
     return {name: attrs.evolve(item, references=uses[name]) for name, item in sets.items()}
 
 
