@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
@@ -22,13 +22,21 @@ import attrs
 from ..errors import BatchRefused, KernelError, LockBusy, StaleGeneration
 from ..host import Skip
 from ..model import (
+    Address,
     Backend,
     Change,
     Family,
     FamilyState,
+    FileTrace,
+    FouPort,
     Gap,
     IpSet,
+    IpvsService,
+    Item,
+    Link,
     NativeTable,
+    PolicyRule,
+    Route,
     Rule,
     Snapshot,
     Table,
@@ -44,6 +52,16 @@ ENTRY_BUSY = 4100
 """What ipset answers to destroying a set that is in use (IPSET_ERR_BUSY)."""
 
 
+_FIELDS: dict[type, str] = {
+    IpvsService: "services",
+    PolicyRule: "policy_rules",
+    Route: "routes",
+    FouPort: "fou_ports",
+    Link: "links",
+    Address: "addresses",
+}
+
+
 class Crash(BaseException):
     """The process was killed here. Not an Exception: no code may expect it."""
 
@@ -56,8 +74,9 @@ class MemoryHost:
 
     - `before_commit` is called with the name of a step before it is taken, and may write as anybody else would:
       `nft` (a batch), `lock` (the xtables lock), `legacy` (a commit under it), `sets` (destroying).
-    - `errors` maps a step (those, and `dump`, `tables`, `list`, `texts`), the key of a legacy table that is to be
-      opened, or the name of a set that is to be destroyed, to the errno that it fails with.
+    - `errors` maps a step (those, and `dump`, `tables`, `list`, `texts`, `ipvs`, `routing`, `delete Link` and so on),
+      the key of a legacy table that is to be opened, or the name of a set that is to be destroyed, to the errno that
+      it fails with.
     - `crash_after` ends the process after so many writes: batches, commits, sets.
     - `lock_polls` is how often the lock is found held by another process.
     - `busy_polls` is how often a set is still in use after the last nf_tables rule that used it went.
@@ -80,6 +99,7 @@ class MemoryHost:
     locked: bool = attrs.field(default=False, init=False)
     open_tables: int = attrs.field(default=0, init=False)
     _tables: dict[TableKey, Table] = attrs.field(factory=dict, init=False, repr=False)
+    _others: Snapshot = attrs.field(factory=Snapshot, init=False, repr=False)
     _natives: tuple[NativeTable, ...] = attrs.field(default=(), init=False, repr=False)
     _sets: dict[str, IpSet] = attrs.field(factory=dict, init=False, repr=False)
     _lingering: Counter[str] = attrs.field(factory=Counter, init=False, repr=False)
@@ -91,6 +111,7 @@ class MemoryHost:
         for table in self.holds.tables.values():
             self.put_table(table)
         self._natives = tuple(self.holds.native_tables)
+        self._others = attrs.evolve(self.holds, tables={}, sets={}, native_tables=(), gaps=(), families={})
 
     # what is there, and what anybody else may do
 
@@ -99,7 +120,7 @@ class MemoryHost:
         """All that is on the node now, the inside of every chain included."""
         used = self._references()
         sets = {name: attrs.evolve(item, references=used[name]) for name, item in self._sets.items()}
-        return Snapshot(dict(self._tables), self._natives, sets)
+        return attrs.evolve(self._others, tables=dict(self._tables), native_tables=self._natives, sets=sets)
 
     def put_table(self, table: Table) -> None:
         """Make a table, or replace it. Raises ValueError if a rule uses a set that there is not."""
@@ -130,7 +151,7 @@ class MemoryHost:
         at = len(own) if position is None else position
         self.put_table(attrs.evolve(table, rules={**table.rules, rule.chain: (*own[:at], rule, *own[at:])}))
 
-    def delete(self, key: TableKey, chain: str, position: int) -> None:
+    def remove(self, key: TableKey, chain: str, position: int) -> None:
         """Delete a rule by its position. Raises ValueError if there is none."""
         draft = Draft.of(self._tables[key])
         if draft.delete(chain, position):
@@ -172,12 +193,74 @@ class MemoryHost:
         self.open_tables += 1
         return _OpenTable(self, key, self._tables[key])
 
-    def sets(self, family: Family) -> list[IpSet]:
-        """Return the sets of a family and those of none."""
+    def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
+        """Return the sets of a family and those of none; members of list:set and where they are wanted."""
         if "list" in self.errors:
             raise KernelError(self.errors["list"], "netlink dump")
         found = [item for item in self.state.sets.values() if item.family in {family, None}]
-        return [] if self._is_gap("ipset", family) else found
+        if self._is_gap("ipset", family):
+            return []
+        return [
+            item if item.type == "list:set" or item.name in with_members else attrs.evolve(item, members=())
+            for item in found
+        ]
+
+    def _listed(self, subsystem: str) -> bool:
+        if subsystem in self.errors:
+            raise KernelError(self.errors[subsystem], subsystem)
+        return not any(gap.subsystem == subsystem for gap in self.gaps)
+
+    def services(self) -> tuple[IpvsService, ...]:
+        """Return the virtual services of IPVS."""
+        return self._others.services if self._listed("ipvs") else ()
+
+    def links(self) -> tuple[Link, ...]:
+        """Return all links."""
+        return self._others.links if self._listed("routing") else ()
+
+    def addresses(self, link: Link) -> tuple[Address, ...]:
+        """Return the addresses of a link."""
+        return tuple(address for address in self._others.addresses if address.link == link.name)
+
+    def policy_rules(self, family: Family) -> tuple[PolicyRule, ...]:
+        """Return the policy rules of a family."""
+        rules = self._others.policy_rules if self._listed("routing") else ()
+        return tuple(rule for rule in rules if rule.family is family)
+
+    def routes(
+        self, family: Family, selections: Iterable[tuple[int, int]], links: Iterable[Link]
+    ) -> tuple[Route, ...]:
+        """Return the routes of some tables, each given with a protocol number or 0 for all."""
+        del links
+        return tuple(
+            route
+            for table, protocol in selections
+            for route in self._others.routes
+            if (route.family, route.table) == (family, table) and protocol in {0, route.protocol}
+        )
+
+    def fou_ports(self) -> tuple[FouPort, ...]:
+        """Return the FOU ports of both families."""
+        return self._others.fou_ports
+
+    def traces(self, traces: Iterable[FileTrace]) -> tuple[str, ...]:
+        """Return nothing: a node in memory has no files."""
+        del traces
+        return ()
+
+    def delete(self, item: Item) -> None:
+        """Delete one object, with a link its addresses and routes. What is not there is refused."""
+        field = _FIELDS[type(item)]
+        self._step(f"delete {type(item).__name__}")
+        there: tuple[Item, ...] = getattr(self._others, field)
+        if item not in there:
+            raise KernelError(errno.ESRCH, "no such object")
+        rest = {field: tuple(other for other in there if other != item)}
+        if isinstance(item, Link):
+            rest["addresses"] = tuple(a for a in self._others.addresses if a.link != item.name)
+            rest["routes"] = tuple(r for r in self._others.routes if r.device != item.name)
+        self._others = attrs.evolve(self._others, **rest)  # type: ignore[arg-type]
+        self._wrote()
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
         """Return the rules of a chain as iptables prints them: all of them, and all of each."""

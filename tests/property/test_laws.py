@@ -312,7 +312,7 @@ def _delete(host: MemoryHost, number: int) -> None:
         (k, c, i) for k, table in host.state.tables.items() for c, own in table.rules.items() for i in range(len(own))
     ]
     if places:
-        host.delete(*places[number % len(places)])
+        host.remove(*places[number % len(places)])
 
 
 def _jump(host: MemoryHost, number: int) -> None:

@@ -144,7 +144,7 @@ def test_somebody_cleaned_meanwhile() -> None:
     host = node({key(): TEXT})
 
     def restart() -> None:
-        host.delete(key(), "INPUT", 1)
+        host.remove(key(), "INPUT", 1)
         host.insert(key(), "-A INPUT -j ACCEPT", 1)
 
     host.before_commit = Once("nft", restart)
@@ -157,7 +157,7 @@ def test_a_holder_that_went_meanwhile_is_not_reported() -> None:
     """What another controller held when it was first looked at, and no longer does, goes."""
     where = key()
     host = node({where: f"-A {POD} -j ACCEPT\n-A KUBE-ROUTER-SERVICES -j {POD}\n-A INPUT -j {POD}"})
-    host.before_commit = Once("nft", lambda: host.delete(where, "KUBE-ROUTER-SERVICES", 0))
+    host.before_commit = Once("nft", lambda: host.remove(where, "KUBE-ROUTER-SERVICES", 0))
     report = clean(host, frozenset({POLICY}))
     assert POD not in host.state.tables[where].chains
     assert (report.clean, report.remaining) == (True, ())

@@ -94,7 +94,7 @@ def test_generations() -> None:
 def test_handles_are_never_given_twice() -> None:
     host = node({key(): TEXT, WHOLE: TEXT})
     first = {rule.handle for own in host.state.tables[key()].rules.values() for rule in own}
-    host.delete(key(), "INPUT", 0)
+    host.remove(key(), "INPUT", 0)
     host.insert(key(), "-A INPUT -j a", 0)
     assert host.state.tables[key()].rules["INPUT"][0].handle not in first
     assert {rule.handle for own in host.state.tables[WHOLE].rules.values() for rule in own} == {None}
@@ -231,7 +231,7 @@ def test_legacy_compares_the_number_of_entries() -> None:
 
     def swap(step: str) -> None:
         if step == "legacy":
-            host.delete(WHOLE, "INPUT", 0)
+            host.remove(WHOLE, "INPUT", 0)
             host.insert(WHOLE, "-A INPUT -j RETURN")
 
     host.before_commit = swap
@@ -294,7 +294,7 @@ def test_others_may_not_do_the_impossible() -> None:
     with pytest.raises(ValueError, match="in use"):
         host.drop_set("a")
     with pytest.raises(ValueError, match="no rule 1"):
-        host.delete(key(), "INPUT", 1)
+        host.remove(key(), "INPUT", 1)
 
 
 def test_read_table() -> None:
