@@ -185,7 +185,7 @@ class CleanupReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it; documented in docs/json.md, `version` changes when a reader must."""
-        return {
+        result: dict[str, Any] = {
             "version": 1,
             "dry_run": self.dry_run,
             "clean": self.clean,
@@ -201,8 +201,10 @@ class CleanupReport:
                 }
                 for gap in self.gaps
             ],
-            "notes": list(self.notes),
         }
+        if self.notes:
+            result["notes"] = list(self.notes)
+        return result
 
     def raise_for_residue(self) -> None:
         """Raise ResidueError if the report is not clean."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from scenes import ALL, NODES, Scene, as_nobody, clean, command, json_of, problems
 
-from firewall_cleanup import Backend, Controller, Family, __version__
+from firewall_cleanup import Backend, Controller, Family, Kind, __version__
 from firewall_cleanup.cli import main
 from firewall_cleanup.testing.namespaces import Sandbox
 
@@ -43,7 +43,7 @@ def check_shape(report: dict[str, Any]) -> None:
         assert outcome["controller"] in {"service-proxy", "network-policy", "routing", None}
         assert outcome["family"] in families
         assert outcome["backend"] in backends
-        assert outcome["kind"] in {"table", "chain", "rule", "set"}
+        assert outcome["kind"] in {kind.value for kind in Kind}
         assert outcome["status"] in {"planned", "removed", "kept", "in-use", "denied", "failed"}
         assert isinstance(outcome["name"], str)
         assert isinstance(outcome["evidence"], str)

@@ -153,3 +153,11 @@ def test_what_kube_proxys_sets_explain_is_kept() -> None:
     (address,) = (o for o in report.outcomes if o.name == "203.0.113.130/32")
     assert "next sync" in (address.reason or "")
     assert NODE_PORT not in host.state.services
+
+
+def test_notes_are_in_the_report_where_there_are_any() -> None:
+    found = run(MemoryHost(NODE), KUBE_ROUTER, ALL).to_dict()
+    nothing = run(MemoryHost(), KUBE_ROUTER, ALL).to_dict()
+
+    assert any("sysctls" in note for note in found["notes"])
+    assert "notes" not in nothing
