@@ -112,6 +112,7 @@ def read_routes(text: str, family: Family, *, source: str, problem: Problem) -> 
             type=0 if item.keys() & _SIMPLE_ROUTE else _TYPES.get(item.get("type", "unicast"), _UNKNOWN),
             gateway=item.get("gateway"),
             device=item.get("dev"),
+            metric=int(item.get("metric", 0)),
         )
 
     return tuple(_each(text, source, problem, read))

@@ -24,11 +24,14 @@ from .model import (
     Controller,
     Family,
     FamilyState,
+    FouPort,
     Gap,
     IpvsService,
     Item,
+    Link,
     NativeTable,
     Snapshot,
+    TableChange,
     TableKey,
 )
 from .ownership import Claims, claim
@@ -99,13 +102,14 @@ class _Run:
         if self.settings.dry_run:
             return self.report(first, gone=Claims())
         self.seen = first.plan.selected
-        self.apply_services(first)
-        if self.keep_proofs:
-            first = self.read()
-        for stage in (self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
+        reading = first
+        for stage in (self.apply_services, self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
             if self.settings.stopped() is not None:
                 break
-            stage(first)
+            proofs = self.keep_proofs
+            stage(reading)
+            if self.keep_proofs != proofs:
+                reading = self.read()  # with a plan that keeps them
         if not first.plan.selected and not self.changed:
             return self.report(first, gone=Claims())
         last = self.read()
@@ -155,18 +159,33 @@ class _Run:
 
     def apply_services(self, reading: _Reading) -> None:
         """Delete virtual services of IPVS one by one, while everything that proves them is still there."""
-        for service in reading.plan.services():
+        services = reading.plan.services()
+        for place, service in enumerate(services):
             if self.settings.stopped() is not None:
                 return
             self._delete(service)
+            if service in self.failures and reading.plan.selected.items[service].first:
+                # Those after it may be what proves it.
+                rest = Left(Status.FAILED, f"it may prove {service.name}, which could not be removed")
+                self.failures.update(dict.fromkeys(services[place + 1 :], rest))
+                break
         if any(isinstance(item, IpvsService) for item in self.failures):
             self.keep_proofs = "it proves IPVS services that could not be removed"
 
     def apply_items(self, reading: _Reading) -> None:
         """Delete policy rules, routes, FOU ports, addresses and links."""
+        if not reading.plan.items():
+            return
+        # Waiting for a lock may have taken long: a pod may hang on the bridge now.
+        reading = self.read()
+        self.seen = self.seen.plus(reading.plan.selected)
         for item in reading.plan.items():
             if self.settings.stopped() is not None:
                 return
+            unfreed = {port.port for port in self.failures if isinstance(port, FouPort)}
+            if isinstance(item, Link) and item.encap_port in unfreed:
+                self.failures[item] = Left(Status.FAILED, "it proves a FOU port that could not be removed")
+                continue
             self._delete(item)
 
     def _delete(self, item: Item) -> None:
@@ -200,8 +219,20 @@ class _Run:
                 return
             reading = self.read()
             self.seen = reading.plan.selected.plus(self.seen)
+            # What this reading shows may prove services that the one before it did not claim.
+            self.apply_services(reading)
+            if self.keep_proofs:
+                reading = self.read()
         reason = f"the ruleset was changed by somebody else each of the {_TRIES} times that we tried"
         self.stage_gaps += [Gap(reason, family, Backend.NFT) for family in self.host.families]
+
+    @staticmethod
+    def known(key: TableKey, change: TableChange, reading: _Reading) -> TableChange:
+        """Leave out rules that prove services and are new: theirs were not looked for. The next run does."""
+        before = {found.rule for found in reading.plan.selected.rules.get(key, {}).values()}
+        return attrs.evolve(
+            change, rules=tuple(rule for rule in change.rules if rule.target.name != "MARK" or rule in before)
+        )
 
     def note(self, refused: BatchRefused) -> None:
         """Remember what the kernel refused, so that the next plan does without it."""
@@ -238,7 +269,7 @@ class _Run:
                 snapshot = self.reader.with_table(reading.found.snapshot, table)
                 # Texts were asked for before: iptables would wait for the lock that we hold.
                 plan = self.plan(snapshot, claim(snapshot, self.component))
-                change = plan.table_change(key)
+                change = self.known(key, plan.table_change(key), reading)
                 self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
                 if not (change.rules or change.flush or change.delete):
                     return

@@ -268,7 +268,8 @@ class Route:
     type: int = 1
     gateway: str | None = None
     device: str | None = None
-    raw: bytes = attrs.field(default=b"", repr=False)
+    metric: int = 0
+    raw: bytes = attrs.field(default=b"", eq=False, repr=False)
 
 
 @attrs.frozen

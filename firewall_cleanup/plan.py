@@ -135,9 +135,10 @@ def make_plan(
                     holder = Holder(Kind.SET, item.family, text=item.name)
                     left.setdefault(member, _left(holder, "a member of a set that stays"))
     _items(selected, left, snapshot.gaps, remove_bridge=remove_bridge)
-    unread = next((gap.reason for gap in snapshot.gaps if gap.subsystem == "ipvs"), None)
+    blind = {"ipvs", "ipset", "routing"} if snapshot.services else {"ipvs"}
+    unread = next((gap.reason for gap in snapshot.gaps if gap.subsystem in blind), None)
     if keep_proofs or unread:
-        _keep_proofs(selected, left, keep_proofs or f"it proves IPVS services, which were not read ({unread})")
+        _keep_proofs(selected, left, keep_proofs or f"it may prove IPVS services, and not all was read ({unread})")
     _keep_needed(claims, selected, left)
     for (where, kind, name), reason in (refusals or {}).items():
         _refused(selected, left, where, kind, name, reason)
@@ -152,11 +153,14 @@ def make_plan(
 
 def _items(selected: Claims, left: dict[object, Left], gaps: tuple[Gap, ...], *, remove_bridge: bool) -> None:
     blind = next((gap.reason for gap in gaps if gap.subsystem in {"ipset", "routing"}), None)
+    no_ports = next((gap.reason for gap in gaps if gap.subsystem == "fou"), None)
     for item, found in selected.items.items():
         if found.shared is not None:
             left[item] = Left(Status.KEPT, f"kube-proxy serves it too: {found.shared}")
         elif isinstance(item, IpvsService) and blind is not None:
             left[item] = Left(Status.FAILED, f"whether kube-proxy serves it too cannot be told: {blind}")
+        elif isinstance(item, Link) and item.encap_port and no_ports is not None:
+            left[item] = Left(Status.FAILED, f"it proves a FOU port, and these were not read ({no_ports})")
         elif found.ports and not (remove_bridge and isinstance(item, Link)):
             names = ", ".join(found.ports)
             reason = f"{names} attached" if isinstance(item, Link) else f"{names} uses it"

@@ -16,6 +16,7 @@ from .model import (
     Controller,
     Family,
     FamilyState,
+    FouPort,
     Gap,
     IpSet,
     IpvsService,
@@ -148,11 +149,18 @@ class Reader:
                 routes=tuple(
                     route for family in families for route in host.routes(family, self.component.routes, links)
                 ),
-                fou_ports=tuple(port for port in host.fou_ports() if port.family in families),
+                fou_ports=self._fou_ports(gaps),
             )
         except KernelError as error:
             gaps.append(Gap(f"links, routes and policy rules: {text_of(error)}", subsystem="routing"))
             return snapshot
+
+    def _fou_ports(self, gaps: list[Gap]) -> tuple[FouPort, ...]:
+        try:
+            return tuple(port for port in self.host.fou_ports() if port.family in self.families)
+        except KernelError as error:
+            gaps.append(Gap(f"FOU ports: {text_of(error)}", subsystem="fou"))
+            return ()
 
     def _sets(self, gaps: list[Gap], *, with_members: bool = False) -> dict[str, IpSet]:
         sets: dict[str, IpSet] = {}

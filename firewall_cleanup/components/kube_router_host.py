@@ -237,9 +237,8 @@ def _kube_proxy(snapshot: Snapshot) -> _KubeProxy:
         if by_port:
             # A bitmap has no family; the name does, and kube-proxy's names are exact.
             family = Family.IPV6 if item.name.startswith("KUBE-6-") else Family.IPV4
-            ports.update(
-                ((family, by_port[1].lower(), int(member.rpartition(":")[2])), item.name) for member in item.members
-            )
+            numbers = (member.rpartition(":")[2] for member in item.members)
+            ports.update(((family, by_port[1].lower(), int(n)), item.name) for n in numbers if n.isdigit())
         elif _PROXY_SETS.fullmatch(item.name) or _PROXY_SCTP_SETS.fullmatch(item.name):
             endpoints.update((end, item.name) for member in item.members if (end := _endpoint(member)))
     return _KubeProxy(
@@ -285,12 +284,23 @@ def _services(snapshot: Snapshot, proofs: Proofs, proxy: _KubeProxy) -> Iterator
             yield service, attrs.evolve(claim, shared=proxy.explains(service))
 
 
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _network(text: str) -> _Network | None:
+    """Read a network; the kernel keeps the host bits of a policy rule's source, and a set may be of another type."""
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
 @attrs.frozen
 class _PodNetworks:
     """The pod networks that owned state tells of: those that stay with the service proxy, and those of routing."""
 
-    own: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
-    routing: tuple[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, object], ...]
+    own: tuple[_Network, ...]
+    routing: tuple[tuple[_Network, object], ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot, proofs: Proofs) -> _PodNetworks:
@@ -303,8 +313,8 @@ class _PodNetworks:
             if rule.plain and rule.table == _TABLE_PODS and rule.source and rule.mark is None
         ]
         return cls(
-            own=tuple(ipaddress.ip_network(text) for text in sorted(proofs.pod_networks)),
-            routing=tuple((ipaddress.ip_network(text), source) for text, source in sources),
+            own=tuple(network for text in sorted(proofs.pod_networks) if (network := _network(text))),
+            routing=tuple((network, source) for text, source in sources if (network := _network(text))),
         )
 
     def hold(self, service: IpvsService) -> frozenset[object] | None:

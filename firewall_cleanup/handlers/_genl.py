@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import struct
+import sys
 from collections.abc import Iterator
 from typing import Self
+
+import attrs
 
 from ..errors import KernelError
 from ..model import Family, FouPort, IpvsService
@@ -31,11 +34,14 @@ class _GenericConnection:
     name = ""
 
     def __init__(self) -> None:
-        self._netlink = NetlinkSocket(NETLINK_GENERIC)
+        try:
+            self._netlink = NetlinkSocket(NETLINK_GENERIC)
+        except OSError as error:
+            raise KernelError(error.errno or 0, self.name) from error
         try:
             payload = struct.pack("=BBH", _GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, self.name.encode() + b"\0")
             answer = self._netlink.request(_CONTROL, payload)
-            self._family = int.from_bytes(dict(attributes(answer or b"", 4))[_FAMILY_ID], "little")
+            self._family = int.from_bytes(dict(attributes(answer or b"", 4))[_FAMILY_ID], sys.byteorder)
         except BaseException:
             self._netlink.close()
             raise
@@ -73,29 +79,36 @@ class IpvsConnection(_GenericConnection):
 
     def services(self) -> tuple[IpvsService, ...]:
         """Return the virtual services with their destinations. Raises KernelError."""
-        return tuple(self._services())
+        before: list[IpvsService] = []
+        for _ in range(_TRIES):
+            # IPVS does not say that a dump was crossed by a writer: only two that agree are true.
+            services = list(dict.fromkeys(self._services()))
+            if services == before:
+                return tuple(attrs.evolve(s, destinations=self._destinations(s)) for s in services)
+            before = services
+        raise KernelError(errno.EAGAIN, "IPVS changes faster than it can be read")
+
+    def _destinations(self, service: IpvsService) -> frozenset[str]:
+        try:
+            found = self._dump(self._GET_DESTINATION, _service(service))
+        except KernelError as error:
+            if error.errno == errno.ESRCH:  # the service went meanwhile
+                return frozenset()
+            raise
+        return frozenset(_destination(dict(attributes(answer[2])), service.family) for answer in found)
 
     def _services(self) -> Iterator[IpvsService]:
         for answer in self._dump(self._GET_SERVICE):
             parts = dict(attributes(answer[1]))
-            family = _FAMILIES.get(int.from_bytes(parts[1], "little"))
+            family = _FAMILIES.get(int.from_bytes(parts[1], sys.byteorder))
             if family is None:
                 continue
-            service = IpvsService(
+            yield IpvsService(
                 family=family,
                 protocol=_protocol(parts),
                 address=_address(parts[3], family) if 3 in parts else "",
                 port=int.from_bytes(parts.get(4, b""), "big"),
-                mark=int.from_bytes(parts.get(5, b""), "little"),
-            )
-            found = self._dump(self._GET_DESTINATION, _service(service))
-            yield IpvsService(
-                family=service.family,
-                protocol=service.protocol,
-                address=service.address,
-                port=service.port,
-                mark=service.mark,
-                destinations=frozenset(_destination(dict(attributes(d[2])), family) for d in found),
+                mark=int.from_bytes(parts.get(5, b""), sys.byteorder),
             )
 
     def delete(self, service: IpvsService) -> None:
@@ -126,7 +139,7 @@ class FouConnection(_GenericConnection):
 
 
 def _protocol(parts: dict[int, bytes]) -> str:
-    number = int.from_bytes(parts.get(2, b""), "little")
+    number = int.from_bytes(parts.get(2, b""), sys.byteorder)
     return _PROTOCOLS.get(number, str(number) if number else "")
 
 
@@ -144,7 +157,7 @@ def _service(service: IpvsService) -> bytes:
 
 def _destination(parts: dict[int, bytes], family: Family) -> str:
     # A service of one family may have destinations of the other (tunnelled); old kernels do not say.
-    own = _FAMILIES.get(int.from_bytes(parts.get(11, b""), "little"), family)
+    own = _FAMILIES.get(int.from_bytes(parts.get(11, b""), sys.byteorder), family)
     address, port = _address(parts[1], own), int.from_bytes(parts[2], "big")
     return f"{address}:{port}" if own is Family.IPV4 else f"[{address}]:{port}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import struct
 from collections.abc import Container, Iterable
@@ -74,8 +75,10 @@ class IpsetConnection:
     def _members(self, name: str) -> tuple[str, ...]:
         try:
             payloads, _torn = self._netlink.dump(_SUBSYSTEM | _LIST, _HEAD + _name(name))
-        except KernelError:
-            return ()  # gone meanwhile
+        except KernelError as error:
+            if error.errno == errno.ENOENT:  # gone meanwhile
+                return ()
+            raise  # no members would mean that nobody shares what they name
         return tuple(
             _member(dict(attributes(data)))
             for payload in payloads

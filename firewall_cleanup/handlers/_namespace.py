@@ -46,10 +46,15 @@ class Namespace:
             os.close(self._descriptor)
             raise _error(path, error) from error
 
+    @property
+    def is_callers(self) -> bool:
+        """Whether the calling thread is in this namespace."""
+        return _identity(Path(_OWN).stat()) == self.identity
+
     def run(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function inside the namespace and return what it returns."""
         if self._executor is None:
-            if _identity(Path(_OWN).stat()) == self.identity:
+            if self.is_callers:
                 return function(*args, **kwargs)
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="netns")
             try:

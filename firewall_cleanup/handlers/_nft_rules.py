@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+import sys
 
 from ..model import Family, Match, Option, Rule, Target
 from ..rules import PROTOCOLS, protocol_name
@@ -202,8 +203,8 @@ class _Decoder:
             # ip6tables shows and means ipv6-icmp; the number decides.
             self._add_plain(Option(field, (protocol_name(value[0]),), negated))
         elif field == "mark":
-            mask = int.from_bytes(register.mask or b"\xff" * 4, "little")
-            mark = mark_word(int.from_bytes(value, "little"), mask)
+            mask = int.from_bytes(register.mask or b"\xff" * 4, sys.byteorder)
+            mark = mark_word(int.from_bytes(value, sys.byteorder), mask)
             self.matches.append(Match("mark", (Option("--mark", (mark,), negated),)))
         elif field == "--tcp-flags":
             mask = (register.mask or b"\xff")[0]

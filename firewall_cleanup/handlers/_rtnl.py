@@ -1,7 +1,6 @@
 """Links, addresses, routes and policy rules over rtnetlink.
 
-What is to be deleted is named to the kernel by its own message from the dump: every field that it gave is compared,
-so nothing else can be hit.
+What is to be deleted is named to the kernel by its own message from the dump: every field that it gave is compared.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import struct
+import sys
 
 import attrs
 
@@ -69,7 +69,7 @@ class RouteConnection:
                 remote=str(ipaddress.ip_address(data[3])) if 3 in data else None,
                 encap_port=int.from_bytes(data[18], "big") if any(data.get(15, b"")) else 0,
             )
-            found.append((link, int.from_bytes(parts.get(10, b""), "little")))
+            found.append((link, int.from_bytes(parts.get(10, b""), sys.byteorder)))
         names = {link.index: link.name for link, _master in found}
         return tuple(attrs.evolve(link, master=names.get(master)) for link, master in found)
 
@@ -101,8 +101,19 @@ class RouteConnection:
         return tuple(r for r in routes if r.table == table and protocol in {0, r.protocol})
 
     def delete_policy_rule(self, rule: PolicyRule) -> None:
-        """Delete a rule, compared by every field. Raises KernelError (ENOENT if it is gone)."""
-        self._netlink.request(_DEL_RULE, rule.raw)
+        """Delete a rule. Raises KernelError: ENOENT if it is gone, EEXIST if the kernel would hit another one.
+
+        To the kernel what a request does not name is anything, and it deletes the first rule that fits.
+        """
+        for other in self.policy_rules(rule.family):
+            if other.raw == rule.raw:
+                self._netlink.request(_DEL_RULE, rule.raw)
+                return
+            same = (other.table, other.priority) == (rule.table, rule.priority)
+            if same and rule.source in {None, other.source} and rule.mark in {None, other.mark}:
+                what = f"a rule of the same priority {rule.priority} stands before it and would go in its place"
+                raise KernelError(errno.EEXIST, what)
+        raise KernelError(errno.ENOENT, "policy rule")
 
     def delete_route(self, route: Route) -> None:
         """Delete a route, compared by every field. Raises KernelError (ESRCH if it is gone)."""
@@ -128,14 +139,14 @@ def _policy_rule(payload: bytes, family: Family) -> PolicyRule:
         and not (to_length or tos or flags)
         and parts.keys() <= _RULE_KNOWN
         and limits == (b"\xff" * 4, b"\xff" * 4)
-        and (10 not in parts or mask == b"\xff" * 4)
+        and (16 not in parts or (10 in parts and mask == b"\xff" * 4))  # a mask without a mark: mark 0
     )
     return PolicyRule(
         family=family,
-        table=int.from_bytes(parts[15], "little") if 15 in parts else table,
-        priority=int.from_bytes(parts.get(6, b""), "little"),
+        table=int.from_bytes(parts[15], sys.byteorder) if 15 in parts else table,
+        priority=int.from_bytes(parts.get(6, b""), sys.byteorder),
         source=f"{ipaddress.ip_address(parts[2])}/{from_length}" if 2 in parts else None,
-        mark=int.from_bytes(parts[10], "little") if 10 in parts else None,
+        mark=int.from_bytes(parts[10], sys.byteorder) if 10 in parts else None,
         plain=plain,
         raw=payload,
     )
@@ -149,13 +160,14 @@ def _route(payload: bytes, family: Family, names: dict[int, str]) -> Route:
     simple = not parts.keys() & {_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID}
     return Route(
         family=family,
-        table=int.from_bytes(parts[15], "little") if 15 in parts else table,
+        table=int.from_bytes(parts[15], sys.byteorder) if 15 in parts else table,
         destination=f"{ipaddress.ip_address(raw)}/{length}",
         protocol=protocol,
         scope=scope,
         type=kind if simple else 0,
         gateway=str(ipaddress.ip_address(parts[5])) if 5 in parts else None,
-        device=names.get(int.from_bytes(parts[4], "little")) if 4 in parts else None,
+        metric=int.from_bytes(parts.get(6, b""), sys.byteorder),
+        device=names.get(int.from_bytes(parts[4], sys.byteorder)) if 4 in parts else None,
         raw=payload,
     )
 

@@ -14,14 +14,13 @@ def find_traces(traces: Iterable[FileTrace], *, root: Path = Path("/")) -> Itera
     """Yield a line for each trace that is found: where it is, and what to do about it."""
     for trace in traces:
         path = root / trace.path.lstrip("/")
-        if not trace.lines:
-            if path.exists():
-                yield f"{path}: {trace.advice}"
-            continue
         try:
-            text = path.read_text("utf-8", "replace")
-        except OSError:
+            text = "" if not trace.lines else path.read_text("utf-8", "replace")
+            there = bool(trace.lines) or path.exists()
+        except OSError:  # not there, or not for us to see
             continue
+        if not trace.lines and there:
+            yield f"{path}: {trace.advice}"
         for number, line in enumerate(text.splitlines(), 1):
             if " ".join(line.split()) in trace.lines:
                 yield f"{path}:{number}: {line.strip()!r}: {trace.advice}"

@@ -193,7 +193,7 @@ def open_host(
             wanted,
             tuple(gaps),
             namespace,
-            files=netns is None,
+            files=namespace.is_callers,
         )
     finally:
         for handler in opened:

@@ -12,6 +12,8 @@ _SYMBOLS = {
     "nf_tables": "nf_tables_newtable",
     "ip_set": "ip_set_create",
     "nfnetlink": "nfnetlink_rcv",
+    "ip_vs": "ip_vs_conn_put",
+    "fou": "__fou_build_header",
 }
 
 

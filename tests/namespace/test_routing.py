@@ -183,3 +183,26 @@ def test_a_kernel_without_ipvs_is_no_trouble(sandbox: Sandbox) -> None:
     assert report.clean
     assert report.gaps == ()
     assert report.notes == ()
+
+
+@pytest.mark.parametrize("flag", list(NETS))
+def test_a_foreign_rule_that_the_kernel_would_take_for_ours_stays(sandbox: Sandbox, flag: str) -> None:
+    """What a request does not name is anything to the kernel, and the first rule that fits goes."""
+    ip(sandbox, ["rule add pref 32765 iif lo fwmark 5 lookup 79", "rule add pref 32765 lookup 79"], flag)
+    before = shown(sandbox)
+    report = clean(sandbox)
+
+    assert shown(sandbox) == before
+    assert [(o.status, o.text) for o in report.residue] == [(Status.FAILED, "from all lookup 79")]
+    assert "priority 32765" in (report.residue[0].reason or "")
+    ip(sandbox, ["rule del pref 32765 iif lo fwmark 5 lookup 79"], flag)
+    assert clean(sandbox).clean
+
+
+@pytest.mark.parametrize("flag", list(NETS))
+def test_a_mask_without_a_mark_is_not_no_mark(sandbox: Sandbox, flag: str) -> None:
+    ip(sandbox, [f"rule add from {NETS[flag][0]} fwmark 0/0x4000 lookup 77"], flag)
+    before = shown(sandbox)
+
+    assert clean(sandbox).outcomes == ()
+    assert shown(sandbox) == before

@@ -9,8 +9,9 @@ import pytest
 
 from firewall_cleanup import Controller, Family, Status
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
+from firewall_cleanup.dumps import read_dumps
 from firewall_cleanup.engine import Settings, run
-from firewall_cleanup.model import Address, Gap, IpSet, IpvsService, Link, PolicyRule, Route, Snapshot
+from firewall_cleanup.model import Address, FouPort, Gap, IpSet, IpvsService, Link, PolicyRule, Route, Snapshot
 from firewall_cleanup.testing.memory import Crash, MemoryHost
 
 ALL = frozenset(Controller)
@@ -116,7 +117,13 @@ def test_services_that_cannot_be_removed_keep_what_proves_them() -> None:
 
     assert DUMMY in host.state.links
     assert TUNNEL not in host.state.links
-    assert {o.status for o in report.residue if o.name == OWN.name} == {Status.DENIED}
+    assert {
+        o.name: o.status for o in report.residue if "30080" in o.name or "fwmark" in o.name or ":80" in o.name
+    } == {
+        NODE_PORT.name: Status.DENIED,
+        OWN.name: Status.FAILED,
+        "fwmark 9": Status.FAILED,
+    }
     assert report.exit_code == 1
     host.errors.clear()
     assert run(host, KUBE_ROUTER, ALL).clean
@@ -161,3 +168,89 @@ def test_notes_are_in_the_report_where_there_are_any() -> None:
 
     assert any("sysctls" in note for note in found["notes"])
     assert "notes" not in nothing
+
+
+@pytest.mark.parametrize("subsystem", ["ipset", "routing", "ipvs"])
+def test_what_is_unread_costs_no_service_its_proof(subsystem: str) -> None:
+    """Killed or blind, the next run must still be able to claim what this one left."""
+    host = MemoryHost(NODE, errors={{"ipset": "list"}.get(subsystem, subsystem): errno.EPERM})
+    blind = run(host, KUBE_ROUTER, ALL)
+    host.errors.clear()
+    report = run(host, KUBE_ROUTER, ALL)
+
+    assert not blind.clean
+    assert report.clean
+    assert host.state == REST
+
+
+def test_a_service_that_stays_keeps_those_that_prove_it() -> None:
+    host = MemoryHost(NODE)
+    refused = []
+
+    def refuse(step: str) -> None:
+        if step == "delete IpvsService" and not refused:
+            refused.append(step)
+            host.errors[step] = errno.EBUSY
+        elif refused:
+            host.errors.clear()
+
+    host.before_commit = refuse
+    report = run(host, KUBE_ROUTER, ALL)
+
+    assert {NODE_PORT, OWN} <= set(host.state.services)
+    assert DUMMY in host.state.links
+    assert report.exit_code == 1
+    host.before_commit = None
+    assert run(host, KUBE_ROUTER, ALL).clean
+    assert host.state == REST
+
+
+def test_a_fou_port_that_stays_keeps_its_tunnel() -> None:
+    tunnel = attrs.evolve(TUNNEL, encap_port=5555)
+    node = Snapshot(links=(tunnel,), fou_ports=(FouPort(Family.IPV4, 5555),))
+    host = MemoryHost(node, errors={"delete FouPort": errno.EPERM})
+    report = run(host, KUBE_ROUTER, ALL)
+
+    assert host.state == node
+    assert len(report.residue) == 2
+    host.errors.clear()
+    assert run(host, KUBE_ROUTER, ALL).clean
+
+
+def test_a_pod_that_comes_meanwhile_keeps_its_bridge() -> None:
+    bridge, pod = Link("kube-bridge", "bridge", 3), Link("veth1", "veth", 9, master="kube-bridge")
+    owned = IpSet("kube-router-node-ips", "hash:ip", Family.IPV4)
+    host = MemoryHost(Snapshot(links=(bridge,), sets={owned.name: owned}))
+
+    def come(step: str) -> None:
+        if step == "sets":
+            host._others = attrs.evolve(host._others, links=(bridge, pod))
+
+    host.before_commit = come
+    report = run(host, KUBE_ROUTER, ALL)
+
+    assert bridge in host.state.links
+    assert [o.status for o in report.residue] == [Status.IN_USE]
+
+
+def test_a_service_that_a_later_reading_shows_goes_before_its_proof() -> None:
+    """nf_tables could not be read at first; the mark rule that proves a service is seen only later."""
+    text = "*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -d 203.0.113.10 -p tcp -m tcp --dport 80"
+    tables = read_dumps({"iptables-save": f"{text} -j MARK --set-xmark 0x3eb3/0xffffffff\nCOMMIT\n"}).tables
+    node = Snapshot(tables=tables, services=(IpvsService(Family.IPV4, mark=0x3EB3),))
+    dump = MemoryHost.dump_nft
+
+    class Slow(MemoryHost):
+        tries = 0
+
+        def dump_nft(self, skip):  # type: ignore[no-untyped-def]
+            type(self).tries += 1
+            if type(self).tries > 1:
+                self.errors.pop("dump", None)
+            return dump(self, skip)
+
+    slow = Slow(node, errors={"dump": errno.EAGAIN})
+    report = run(slow, KUBE_ROUTER, ALL)
+
+    assert slow.state.services == ()
+    assert report.clean

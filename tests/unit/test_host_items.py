@@ -418,3 +418,30 @@ def test_an_address_that_kube_proxy_serves_says_so() -> None:
     )
 
     assert "next sync" in claim(snapshot, KUBE_ROUTER).items[address].note
+
+
+@sides
+def test_a_source_with_host_bits_is_read(side: Side) -> None:
+    """The kernel keeps them, and `ip rule` of old releases gave them."""
+    source = f"{side.pod}/{side.pods.partition('/')[2]}"
+    rule = PolicyRule(side.family, 77, source=source)
+    node_port = service(side, side.node, 30080, side.end(side.pod, 1))
+    snapshot = Snapshot(policy_rules=(rule,), services=(node_port,))
+
+    assert evidence(snapshot, node_port) == "pod-destinations"
+    assert evidence(snapshot, rule) == "policy-rule"
+
+
+@sides
+def test_sets_of_another_type_than_their_name_says_are_no_trouble(side: Side) -> None:
+    node_port = service(side, side.node, 30080, side.end(side.pod, 1))
+    snapshot = Snapshot(
+        sets={
+            **sets(side, side.set_name("kube-router-pod-subnets"), "", "eth0,1"),
+            **sets(side, "KUBE-NODE-PORT-TCP", "", "x"),
+            **sets(side, "KUBE-CLUSTER-IP", "", "192.0.2.1"),
+        },
+        services=(node_port,),
+    )
+
+    assert claim(snapshot, KUBE_ROUTER).items == {}
