@@ -177,6 +177,8 @@ def as_nobody(folder: Path) -> tuple[list[str], str]:
         (folder / name).mkdir(exist_ok=True)
         script += f"mount --bind {shlex.quote(str(place))} {folder / name}\n"
     script += f"export PYTHONPATH={folder}/package:{folder}/site\n"
+    # A Python with a shared library looks for it where it was installed.
+    script += f"export LD_LIBRARY_PATH={folder}/python/lib\n"
     script += 'cd /\nexec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all -- "$@"\n'
     return ["unshare", "--mount", "sh", "-c", script, "sh"], str(python)
 
