@@ -7,8 +7,9 @@ import json
 import pytest
 from scenes import clean, problems
 
-from firewall_cleanup import Controller, Family, Handlers, Status
+from firewall_cleanup import Controller, Family, Handlers, Status, cleanup_all
 from firewall_cleanup.dumps import read_dumps
+from firewall_cleanup.handlers._namespace import Namespace
 from firewall_cleanup.report import describe
 from firewall_cleanup.testing.namespaces import Sandbox
 
@@ -206,3 +207,16 @@ def test_a_mask_without_a_mark_is_not_no_mark(sandbox: Sandbox, flag: str) -> No
 
     assert clean(sandbox).outcomes == ()
     assert shown(sandbox) == before
+
+
+def test_files_are_those_of_the_own_node(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firewall_cleanup.handlers.host.find_traces", lambda _traces: ["a file of the node"])
+    with Handlers.open(netns=sandbox.path) as handlers:
+        given = cleanup_all(handlers, dry_run=True)
+    named = cleanup_all(netns=sandbox.path, dry_run=True)
+    own = Namespace(sandbox.path)
+    inside = own.run(cleanup_all, dry_run=True)
+    own.close()
+
+    assert (given.notes, named.notes) == ((), ())
+    assert inside.notes == ("a file of the node",)

@@ -254,3 +254,25 @@ def test_a_service_that_a_later_reading_shows_goes_before_its_proof() -> None:
 
     assert slow.state.services == ()
     assert report.clean
+
+
+def test_a_proof_that_comes_while_we_wait_for_the_lock_stays_for_the_next_run() -> None:
+    """Whether it proves a service was not looked for yet."""
+    mark = "-A PREROUTING -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -j MARK --set-xmark 0x3eb3/0xffffffff"
+    other = mark.replace("PREROUTING", "OUTPUT")
+    text = f"*mangle\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n{other}\nCOMMIT\n"
+    tables = read_dumps({"iptables-legacy-save": text}).tables
+    (key,) = tables
+    host = MemoryHost(Snapshot(tables=tables))
+    come = [mark]
+
+    def write(step: str) -> None:
+        if step == "lock" and come:
+            host.insert(key, come.pop())
+
+    host.before_commit = write
+    report = run(host, KUBE_ROUTER, ALL, Settings(lock=host.lock))
+
+    assert [rule.chain for own in host.state.tables[key].rules.values() for rule in own] == ["PREROUTING"]
+    assert report.exit_code == 1
+    assert run(host, KUBE_ROUTER, ALL, Settings(lock=host.lock)).clean
