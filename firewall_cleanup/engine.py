@@ -227,12 +227,13 @@ class _Run:
         self.stage_gaps += [Gap(reason, family, Backend.NFT) for family in self.host.families]
 
     @staticmethod
-    def known(key: TableKey, change: TableChange, reading: _Reading) -> TableChange:
+    def known_change(key: TableKey, plan: Plan, reading: _Reading) -> TableChange:
         """Leave out rules that prove services and are new: theirs were not looked for. The next run does."""
         before = {found.rule for found in reading.plan.selected.rules.get(key, {}).values()}
-        return attrs.evolve(
-            change, rules=tuple(rule for rule in change.rules if rule.target.name != "MARK" or rule in before)
-        )
+        found_now = plan.selected.rules.get(key, {}).values()
+        new = {found.rule for found in found_now if found.proves_services} - before
+        change = plan.table_change(key)
+        return attrs.evolve(change, rules=tuple(rule for rule in change.rules if rule not in new))
 
     def note(self, refused: BatchRefused) -> None:
         """Remember what the kernel refused, so that the next plan does without it."""
@@ -269,9 +270,9 @@ class _Run:
                 snapshot = self.reader.with_table(reading.found.snapshot, table)
                 # Texts were asked for before: iptables would wait for the lock that we hold.
                 plan = self.plan(snapshot, claim(snapshot, self.component))
-                change = self.known(key, plan.table_change(key), reading)
+                change = self.known_change(key, plan, reading)
                 self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
-                if not (change.rules or change.flush or change.delete):
+                if not change:
                     return
                 try:
                     table.commit(change)

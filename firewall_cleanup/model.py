@@ -376,6 +376,9 @@ class TableChange:
     flush: tuple[str, ...] = ()
     delete: tuple[str, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.rules or self.flush or self.delete)
+
 
 @attrs.frozen
 class Change:
@@ -385,4 +388,4 @@ class Change:
     native_tables: tuple[NativeTable, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.native_tables) or any(t.rules or t.flush or t.delete for t in self.tables)
+        return bool(self.native_tables) or any(self.tables)

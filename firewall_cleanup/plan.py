@@ -49,7 +49,7 @@ class Plan:
         keys = sorted((k for k in self.selected.chains if k.backend is Backend.NFT), key=TableKey.sort_key)
         changes = (self.table_change(key) for key in keys)
         natives = tuple(sorted((t for t in self.selected.native_tables if t not in self.left), key=attrs.astuple))
-        return Change(tuple(c for c in changes if c.rules or c.flush or c.delete), natives)
+        return Change(tuple(filter(None, changes)), natives)
 
     def table_change(self, key: TableKey) -> TableChange:
         """Return what is to be removed from one iptables table.
@@ -78,11 +78,7 @@ class Plan:
     def legacy_keys(self) -> tuple[TableKey, ...]:
         """Return the legacy tables in which there is something to do."""
         keys = (key for key in self.selected.chains if key.backend is Backend.LEGACY)
-        return tuple(key for key in sorted(keys, key=TableKey.sort_key) if self._has_work(key))
-
-    def _has_work(self, key: TableKey) -> bool:
-        change = self.table_change(key)
-        return bool(change.rules or change.flush or change.delete)
+        return tuple(key for key in sorted(keys, key=TableKey.sort_key) if self.table_change(key))
 
     def set_names(self) -> tuple[str, ...]:
         """Return the sets to destroy; those that hold other sets first."""

@@ -13,12 +13,11 @@ import attrs
 
 from ..errors import KernelError
 from ..model import Family, FouPort, IpvsService
-from ._netlink import NETLINK_GENERIC, NetlinkSocket, attribute, attributes
+from ._netlink import NETLINK_GENERIC, NLA_F_NESTED, NetlinkSocket, attribute, attributes
 
 __all__ = ["FouConnection", "IpvsConnection"]
 
 _CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 0x10, 3, 1, 2
-_NESTED = 0x8000
 _FAMILIES = {2: Family.IPV4, 10: Family.IPV6}
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _PROTOCOL_NUMBERS = {name: number for number, name in _PROTOCOLS.items()}
@@ -152,7 +151,7 @@ def _service(service: IpvsService) -> bytes:
         payload += attribute(2, struct.pack("=H", number))
         payload += attribute(3, ipaddress.ip_address(service.address).packed.ljust(16, b"\0"))
         payload += attribute(4, service.port.to_bytes(2, "big"))
-    return attribute(1 | _NESTED, payload)
+    return attribute(1 | NLA_F_NESTED, payload)
 
 
 def _destination(parts: dict[int, bytes], family: Family) -> str:
