@@ -265,26 +265,30 @@ class _Run:
 
     def _apply_legacy_table(self, key: TableKey, reading: _Reading) -> None:
         for _ in range(_TRIES):
-            with contextlib.closing(self.host.open_legacy(key)) as table:
+            table = reading.found.legacy.pop(key, None)
+            if table is not None and table.is_current():
+                change = reading.plan.table_change(key)
+            else:
+                table = self.reader.open_legacy(key)
                 # What else proves ownership is as it was read: it goes later.
                 snapshot = self.reader.with_table(reading.found.snapshot, table)
                 # Texts were asked for before: iptables would wait for the lock that we hold.
                 plan = self.plan(snapshot, claim(snapshot, self.component))
                 change = self.known_change(key, plan, reading)
                 self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
-                if not change:
-                    return
-                try:
-                    table.commit(change)
-                except BatchRefused as refused:
-                    self.note(refused)
-                except KernelError as error:
-                    # Somebody who takes no lock changed the table.
-                    if error.errno != errno.EAGAIN:
-                        raise
-                else:
-                    self.changed = True
-                    return
+            if not change:
+                return
+            try:
+                table.commit(change)
+            except BatchRefused as refused:
+                self.note(refused)
+            except KernelError as error:
+                # Somebody who takes no lock changed the table.
+                if error.errno != errno.EAGAIN:
+                    raise
+            else:
+                self.changed = True
+                return
         raise KernelError(errno.EAGAIN, f"legacy table {key.name}")
 
     def apply_sets(self, reading: _Reading) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import Protocol
 
 from .model import (
     Address,
@@ -25,20 +25,38 @@ from .model import (
     TableKey,
 )
 
-__all__ = ["Host", "LegacyTable", "NftDump", "Skip"]
+__all__ = ["Host", "Interest", "LegacyTable", "NftDump"]
 
-# (table, chain) -> whether the inside of the chain need not be read.
-Skip: TypeAlias = Callable[[str, str], bool]
+
+class Interest:
+    """What must be read of a node's rules. This one wants everything; others let a reader leave out most.
+
+    A built-in chain is read whole, and so is an owned one, unless its inside says nothing. The rules of every other
+    chain are looked at only for whether they jump to an owned chain or use a set that matters; a chain without any is
+    left out.
+    """
+
+    def sort(self, _table: str, chains: Collection[str]) -> tuple[Collection[str], Collection[str]]:
+        """Return the user chains of an iptables table to which a jump matters, and those of them to leave unread."""
+        return chains, ()
+
+    def matters(self, _set: str) -> bool:
+        """Tell whether it matters that a rule uses the set of this name."""
+        return True
+
+    def any_set_matters(self) -> bool:
+        """Tell whether there may be a set that matters."""
+        return True
 
 
 class LegacyTable(Protocol):
-    """A legacy table, read whole; see `handlers._legacy.LegacyTable`."""
+    """A legacy table, read at one moment; see `handlers._legacy.LegacyTable`."""
 
     key: TableKey
 
-    def table(self, skip: Skip, sets: Mapping[int, str]) -> Table: ...
+    def table(self, sets: Mapping[int, str]) -> Table: ...
+    def is_current(self) -> bool: ...
     def commit(self, change: TableChange) -> None: ...
-    def close(self) -> None: ...
 
 
 class NftDump(Protocol):
@@ -58,10 +76,10 @@ class Host(Protocol):
     def families(self) -> tuple[Family, ...]: ...
     @property
     def gaps(self) -> tuple[Gap, ...]: ...
-    def dump_nft(self, skip: Skip) -> NftDump | None: ...
+    def dump_nft(self, interest: Interest) -> NftDump | None: ...
     def commit_nft(self, change: Change, generation: int) -> None: ...
     def legacy_tables(self, family: Family) -> tuple[TableKey, ...]: ...
-    def open_legacy(self, key: TableKey) -> LegacyTable: ...
+    def open_legacy(self, key: TableKey, interest: Interest) -> LegacyTable: ...
     def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]: ...
     def destroy_sets(self, names: Iterable[str]) -> dict[str, int]: ...
     def services(self) -> tuple[IpvsService, ...]: ...

@@ -80,6 +80,8 @@ class Controller(enum.Enum):
     NETWORK_POLICY = "network-policy"
     ROUTING = "routing"
 
+    __hash__ = object.__hash__
+
 
 class Kind(enum.Enum):
     """What sort of kernel object an outcome is about."""

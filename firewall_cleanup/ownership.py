@@ -70,10 +70,7 @@ class Claims:
         """Return the claims of some controllers and families; what belongs to none in particular stays in."""
         keys = [key for key in self.chains.keys() | self.rules.keys() if key.family in families]
         return Claims(
-            chains={
-                key: {name: owner for name, owner in self.chains.get(key, {}).items() if owner in controllers}
-                for key in keys
-            },
+            chains={key: _of(controllers, self.chains.get(key, {})) for key in keys},
             rules={
                 key: {id_: c for id_, c in self.rules.get(key, {}).items() if c.controller in controllers}
                 for key in keys
@@ -149,6 +146,12 @@ def _families(item: Item, claim: ItemClaim) -> frozenset[Family]:
     return frozenset(Family) if family is None else frozenset({family})
 
 
+def _of(controllers: frozenset[Controller], chains: Mapping[str, Controller]) -> Mapping[str, Controller]:
+    if controllers.issuperset(chains.values()):
+        return chains  # most often all are asked for, and there may be many
+    return {name: owner for name, owner in chains.items() if owner in controllers}
+
+
 def _minus(own: Mapping[_K, _V], other: Mapping[_K, object]) -> Mapping[_K, _V]:
     return {key: value for key, value in own.items() if key not in other} if other else own
 
@@ -190,8 +193,7 @@ def _proofs(rules: Mapping[TableKey, Mapping[RuleId, RuleClaim]]) -> Proofs:
 
 
 def _claim_chains(table: Table, component: Component) -> dict[str, Controller]:
-    name = table.key.name
-    return {chain: owner for chain in table.chains if (owner := component.chain_owner(name, chain))}
+    return component.owned_chains(table.key.name, table.chains)
 
 
 def _claim_rules(

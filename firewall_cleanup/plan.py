@@ -58,7 +58,9 @@ class Plan:
         """
         chains = self.selected.chains.get(key, {})
         rules = self.selected.rules.get(key, {})
-        flush = tuple(name for name in sorted(chains) if not self._untouchable(key, name))
+        flush = tuple(sorted(chains))
+        if self.left:
+            flush = tuple(name for name in flush if not self._untouchable(key, name))
         return TableChange(
             key=key,
             rules=tuple(
@@ -67,8 +69,8 @@ class Plan:
                     key=lambda rule: (rule.chain, rule.index),
                 )
             ),
-            flush=tuple(name for name in flush if (key, name) not in self.empty),
-            delete=tuple(name for name in flush if (key, name) not in self.left),
+            flush=tuple(name for name in flush if (key, name) not in self.empty) if self.empty else flush,
+            delete=tuple(name for name in flush if (key, name) not in self.left) if self.left else flush,
         )
 
     def _untouchable(self, key: TableKey, name: str) -> bool:
@@ -78,7 +80,13 @@ class Plan:
     def legacy_keys(self) -> tuple[TableKey, ...]:
         """Return the legacy tables in which there is something to do."""
         keys = (key for key in self.selected.chains if key.backend is Backend.LEGACY)
-        return tuple(key for key in sorted(keys, key=TableKey.sort_key) if self.table_change(key))
+        return tuple(key for key in sorted(keys, key=TableKey.sort_key) if self._touches(key))
+
+    def _touches(self, key: TableKey) -> bool:
+        selected = self.selected
+        if not self.left:
+            return bool(selected.chains.get(key) or selected.rules.get(key))
+        return bool(self.table_change(key))
 
     def set_names(self) -> tuple[str, ...]:
         """Return the sets to destroy; those that hold other sets first."""
@@ -140,9 +148,8 @@ def make_plan(
         _refused(selected, left, where, kind, name, reason)
     empty = frozenset(
         (key, name)
-        for key, chains in selected.chains.items()
-        for name in chains
-        if (key, name) in left and snapshot.tables[key].rules.get(name) == ()
+        for key, name in (place for place in left if isinstance(place, tuple))
+        if name in selected.chains.get(key, ()) and snapshot.tables[key].rules.get(name) == ()
     )
     return Plan(selected, left, empty)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import attrs
 
 from .components import Component
 from .errors import KernelError
-from .host import Host, LegacyTable
+from .host import Host, Interest, LegacyTable
 from .model import (
     Backend,
     Controller,
@@ -36,12 +36,14 @@ class Reading:
     """What was read and what of it is owned.
 
     `generation` is that of nf_tables, None if it was not read; `moving` tells that it did not stand still for that.
+    `legacy` has the legacy tables as they were read, to be written if they are still current.
     """
 
     snapshot: Snapshot
     claims: Claims
     generation: int | None
     moving: bool
+    legacy: dict[TableKey, LegacyTable] = attrs.field(factory=dict, repr=False)
 
 
 class Reader:
@@ -60,47 +62,44 @@ class Reader:
         """Whether IPVS, links and routes have to do with the selected controllers."""
         return bool(self.controllers & self.component.item_controllers)
 
-    def skip(self, table: str, chain: str) -> bool:
-        """Tell whether a chain is one whose inside goes with it unread."""
-        return self.component.chain_owner(table, chain) in self.controllers and (table, chain) not in self.look_into
-
     def read(self) -> Reading:
         """Read everything that may be owned, or may hold what is. What cannot be read becomes a gap."""
         gaps = [gap for gap in self.host.gaps if self._is_concerned or gap.subsystem not in {"ipvs", "routing"}]
         tables: dict[TableKey, Table] = {}
         natives: tuple[NativeTable, ...] = ()
         generation, moving = None, False
-        with contextlib.ExitStack() as stack:
-            legacy = [
-                stack.enter_context(contextlib.closing(table))
-                for family in self.host.families
-                for table in self._open_legacy(family, gaps)
-            ]
-            dump = None
-            try:
-                dump = self.host.dump_nft(self.skip)
-            except KernelError as error:
-                moving = error.errno == errno.EAGAIN
-                gaps += [Gap(text_of(error), family, Backend.NFT) for family in self.host.families]
-            services = self._services(gaps)
-            # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
-            sets = self._sets(gaps, with_members=bool(services))
-            names = _by_index(sets)
-            if dump is not None:
-                tables.update(dump.tables(names))
-                natives, generation = dump.native_tables, dump.generation
-            for table in legacy:
-                tables[table.key] = table.table(self.skip, names)
+        interest = _Interest(self)
+        legacy = [table for family in self.host.families for table in self._open_legacy(family, interest, gaps)]
+        dump = None
+        try:
+            dump = self.host.dump_nft(interest)
+        except KernelError as error:
+            moving = error.errno == errno.EAGAIN
+            gaps += [Gap(text_of(error), family, Backend.NFT) for family in self.host.families]
+        services = self._services(gaps)
+        # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
+        sets = self._sets(gaps, with_members=bool(services))
+        names = _by_index(sets)
+        if dump is not None:
+            tables.update(dump.tables(names))
+            natives, generation = dump.native_tables, dump.generation
+        for table in legacy:
+            tables[table.key] = table.table(names)
         snapshot = Snapshot(tables=tables, native_tables=natives, sets=sets, services=services)
         snapshot = self._routing(snapshot, gaps)
         snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
         snapshot = self._with_texts(snapshot)
-        return Reading(snapshot, claim(snapshot, self.component), generation, moving)
+        claims = claim(snapshot, self.component)
+        return Reading(snapshot, claims, generation, moving, {table.key: table for table in legacy})
+
+    def open_legacy(self, key: TableKey) -> LegacyTable:
+        """Read one legacy table anew. Raises KernelError."""
+        return self.host.open_legacy(key, _Interest(self))
 
     def with_table(self, snapshot: Snapshot, table: LegacyTable) -> Snapshot:
         """Return the snapshot with this legacy table, read anew, as the only one."""
         names = _by_index(self._sets([]))
-        return attrs.evolve(snapshot, tables={table.key: table.table(self.skip, names)})
+        return attrs.evolve(snapshot, tables={table.key: table.table(names)})
 
     def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
         return {
@@ -112,7 +111,7 @@ class Reader:
             for family in self.host.families
         }
 
-    def _open_legacy(self, family: Family, gaps: list[Gap]) -> Iterator[LegacyTable]:
+    def _open_legacy(self, family: Family, interest: Interest, gaps: list[Gap]) -> Iterator[LegacyTable]:
         try:
             keys = self.host.legacy_tables(family)
         except OSError as error:
@@ -121,7 +120,7 @@ class Reader:
             return
         for key in keys:
             try:
-                yield self.host.open_legacy(key)
+                yield self.host.open_legacy(key, interest)
             except KernelError as error:
                 gaps.append(Gap(text_of(error), family, Backend.LEGACY, key.name))
 
@@ -195,6 +194,31 @@ class Reader:
         return tuple(
             attrs.evolve(rule, text=line) if rule.opaque else rule for rule, line in zip(rules, lines, strict=True)
         )
+
+
+class _Interest(Interest):
+    """What a reader wants of rules: all that may be owned, or hold what is."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def sort(self, table: str, chains: Collection[str]) -> tuple[Collection[str], Collection[str]]:
+        owned = self._reader.component.owned_chains(table, chains)
+        selected, seen = self._reader.controllers, self._reader.look_into
+        if not seen and selected.issuperset(owned.values()):
+            return owned, owned
+        return owned, {name for name, owner in owned.items() if owner in selected and (table, name) not in seen}
+
+    def matters(self, name: str) -> bool:
+        return self._reader.component.set_owner(name) is not None
+
+    @functools.cache  # noqa: B019 - it lives as long as one reading
+    def any_set_matters(self) -> bool:
+        host = self._reader.host
+        try:
+            return any(self.matters(item.name) for family in host.families for item in host.sets(family))
+        except KernelError:
+            return True
 
 
 @attrs.frozen

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -15,7 +16,7 @@ __all__ = ["ChainNames", "Component", "ItemClaim", "OwnedShape", "Proofs", "SetN
 
 @attrs.frozen
 class ChainNames:
-    """Names of a component's chains in one iptables table; the pattern must match the whole name."""
+    """Names of a component's chains in one iptables table; the pattern, without groups, must match the whole name."""
 
     table: str
     pattern: re.Pattern[str]
@@ -93,7 +94,7 @@ class OwnedShape:
     """A rule shape that proves ownership, alone or with a further proof over its placeholders.
 
     A shape with `needs_vip` is owned only if another shape with `proves_vip` was owned in the same table with the
-    same `<vip>`.
+    same `<vip>`. A shape is for built-in chains: of others' chains only jumps and sets are looked at.
     """
 
     shape: Shape
@@ -128,13 +129,24 @@ class Component:
     files: tuple[FileTrace, ...] = ()
     lasting: str = ""
 
+    def owned_chains(self, table: str, chains: Iterable[str]) -> dict[str, Controller]:
+        """Return those of a table's user chains that are owned, with the controller that owns each."""
+        pattern, owners = _names_of(self.chains, table)
+        match = pattern.fullmatch
+        return {name: owners[found.lastindex or 0] for name in chains if (found := match(name))}
+
     def chain_owner(self, table: str, chain: str) -> Controller | None:
         """Return the controller that owns a user chain of this name in this iptables table, if one does."""
-        for names in self.chains:
-            if names.table == table and names.pattern.fullmatch(chain):
-                return names.controller
-        return None
+        return self.owned_chains(table, (chain,)).get(chain)
 
     def set_owner(self, name: str) -> SetNames | None:
         """Return the entry under which a set of this name is owned, if any."""
         return next((names for names in self.sets if names.pattern.fullmatch(name)), None)
+
+
+@functools.cache
+def _names_of(chains: tuple[ChainNames, ...], table: str) -> tuple[re.Pattern[str], dict[int, Controller]]:
+    """Return one pattern for all names of a table, and who owns what its groups match: nodes have many chains."""
+    names = [entry for entry in chains if entry.table == table]
+    pattern = re.compile("|".join(f"({entry.pattern.pattern})" for entry in names) or r"(?!)")
+    return pattern, {place: entry.controller for place, entry in enumerate(names, 1)}

@@ -10,13 +10,23 @@ import contextlib
 import errno
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from ..errors import KernelError
 
-__all__ = ["Attributes", "Message", "NetlinkSocket", "attribute", "attributes", "message"]
+__all__ = [
+    "Attributes",
+    "Message",
+    "NetlinkSocket",
+    "acknowledged",
+    "attribute",
+    "attributes",
+    "message",
+    "named_messages",
+    "parts_of",
+]
 
 NETLINK_ROUTE, NETLINK_NETFILTER, NETLINK_GENERIC = 0, 12, 16
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR = 0x1, 0x4, 0x300, 0x10
@@ -63,10 +73,43 @@ def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def parts_of(data: bytes, offset: int = 0) -> Attributes:
+    """Return the attributes by type, the last of each; what `dict(attributes(…))` says, in half the time."""
+    result: Attributes = {}
+    end = len(data)
+    unpack = _ATTRIBUTE.unpack_from
+    while offset + 4 <= end:
+        length, kind = unpack(data, offset)
+        if length < 4 or offset + length > end:
+            break
+        result[kind & NLA_TYPE_MASK] = data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+    return result
+
+
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     """Return a netlink message ready to send."""
     length = 16 + len(payload)
     return _HEADER.pack(length, kind, flags, sequence, 0) + payload + bytes(-length % 4)
+
+
+def named_messages(kind: int, sequence: int, head: bytes, number: int, names: Iterable[bytes]) -> list[bytes]:
+    """Return a request for each name: `head`, then the name in an attribute of this number; sequences count up."""
+    result, before = [], 20 + len(head)
+    pack = struct.Struct(f"=IHHII{len(head)}sHH").pack
+    for name in names:
+        length = len(name)
+        padded = (length + 3) & ~3
+        start = pack(before + padded, kind, NLM_F_REQUEST, sequence, 0, head, length + 4, number)
+        result.append(start + name.ljust(padded, b"\0"))
+        sequence += 1
+    return result
+
+
+def acknowledged(request: bytes) -> bytes:
+    """Return a request with the flag that asks for an answer also when all is well."""
+    length, kind, flags, sequence, port = _HEADER.unpack_from(request)
+    return _HEADER.pack(length, kind, flags | NLM_F_ACK, sequence, port) + request[16:]
 
 
 class NetlinkSocket:
@@ -108,6 +151,12 @@ class NetlinkSocket:
         self._sequence += 1
         return self._sequence
 
+    def take_sequences(self, count: int) -> int:
+        """Return the first of so many sequence numbers that were not used before."""
+        first = self._sequence + 1
+        self._sequence += count
+        return first
+
     def _grow(self, force: int, ordinary: int, size: int) -> None:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, force, size)
@@ -146,11 +195,7 @@ class NetlinkSocket:
 
     def receive(self, flags: int = 0) -> Iterator[Message]:
         """Yield the messages of one datagram. Raises KernelError (ETIMEDOUT if none came)."""
-        try:
-            data = self._socket.recv(_RECEIVE_SIZE, flags)
-        except OSError as error:
-            code = errno.ETIMEDOUT if error.errno == errno.EAGAIN else error.errno or 0
-            raise KernelError(code, "netlink receive") from error
+        data = self._receive_datagram(flags)
         offset, end = 0, len(data)
         unpack = _HEADER.unpack_from
         while offset + 16 <= end:
@@ -184,20 +229,43 @@ class NetlinkSocket:
 
         Raises KernelError with the kernel's errno.
         """
+        result: list[bytes] = []
+        torn = self.dump_each(kind, payload, result.append)
+        return result, torn
+
+    def dump_each(self, kind: int, payload: bytes, take: Callable[[bytes], object]) -> bool:
+        """Give the payload of each message of a dump to `take`; return whether the dump is torn.
+
+        Raises KernelError with the kernel's errno.
+        """
         sequence = self.next_sequence()
         self.send(message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
-        result: list[bytes] = []
-        torn = False
+        torn, unpack = False, _HEADER.unpack_from
         while True:
-            for reply in self.receive():
-                if reply.sequence != sequence:
-                    continue
-                torn = torn or bool(reply.flags & NLM_F_DUMP_INTR)
-                if reply.type in {NLMSG_DONE, NLMSG_ERROR}:
-                    code = -struct.unpack_from("=i", reply.payload)[0] if len(reply.payload) >= 4 else 0
-                    if code == errno.EINTR:
-                        return result, True
-                    if code:
-                        raise KernelError(code, "netlink dump")
-                    return result, torn
-                result.append(reply.payload)
+            # Not by `receive`: tens of thousands of messages come this way.
+            data = self._receive_datagram()
+            offset, end = 0, len(data)
+            while offset + 16 <= end:
+                length, kind, flags, answers, _port = unpack(data, offset)
+                if length < 16:
+                    break
+                if answers == sequence:
+                    torn = torn or bool(flags & NLM_F_DUMP_INTR)
+                    if kind == NLMSG_DONE or kind == NLMSG_ERROR:  # noqa: PLR1714, SIM109 - see above
+                        return self._end_of_dump(data[offset + 16 : offset + length]) or torn
+                    take(data[offset + 16 : offset + length])
+                offset += (length + 3) & ~3
+
+    @staticmethod
+    def _end_of_dump(payload: bytes) -> bool:
+        code = -struct.unpack_from("=i", payload)[0] if len(payload) >= 4 else 0
+        if code and code != errno.EINTR:
+            raise KernelError(code, "netlink dump")
+        return code == errno.EINTR
+
+    def _receive_datagram(self, flags: int = 0) -> bytes:
+        try:
+            return self._socket.recv(_RECEIVE_SIZE, flags)
+        except OSError as error:
+            code = errno.ETIMEDOUT if error.errno == errno.EAGAIN else error.errno or 0
+            raise KernelError(code, "netlink receive") from error

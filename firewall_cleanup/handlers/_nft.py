@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import errno
+import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import attrs
 
 from ..errors import BatchRefused, KernelError, StaleGeneration
-from ..host import Skip
+from ..host import Interest
 from ..model import Backend, Change, Family, NativeTable, Policy, Rule, Table, TableKey
-from ._netlink import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, NetlinkSocket, attribute, attributes, message
+from ._netlink import (
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+    NetlinkSocket,
+    acknowledged,
+    attribute,
+    attributes,
+    message,
+    named_messages,
+    parts_of,
+)
 from ._nft_rules import decode_rule
 from ._xt import SetNames
 
@@ -23,17 +34,50 @@ _SUBSYSTEM = 10 << 8
 _GET_TABLE, _DEL_TABLE, _GET_CHAIN, _DEL_CHAIN, _GET_RULE, _DEL_RULE, _GET_GEN = 1, 2, 4, 5, 7, 8, 16
 _GET_SET, _GET_ELEMENT, _VERDICT_DATA = 10, 13, b"\xff\xff\xff\0"
 _BATCH_BEGIN, _BATCH_END, _BATCH_GENID = 0x10, 0x11, 1
+# Attributes of a chain (NFTA_CHAIN_*) and of a rule.
+_TABLE, _NAME, _HOOK, _POLICY, _USE, _COUNTERS = 1, 3, 4, 5, 6, 8
+_RULE_CHAIN, _RULE_HANDLE = 2, 3
 _FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 _FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
 _DUMP_TRIES = 20
 _POLICIES = {0: "DROP", 1: "ACCEPT"}
+# One request costs as much as reading so many rules more (measured).
+_RULES_PER_REQUEST = 24
+
+
+def _attribute_head(number: int) -> bytes:
+    return b".." + re.escape(struct.pack("=H", number))
+
+
+# What the kernel tells of nearly every chain: table, name, handle, use, in that order or with the handle first. The
+# others are read attribute by attribute, in three times the time.
+_HANDLE = b"(?:" + _attribute_head(2) + b".{8})?"
+_USER_CHAIN = re.compile(
+    _attribute_head(_TABLE) + b"([^\0]+)\0+" + _HANDLE + _attribute_head(_NAME) + b"([^\0]+)\0+" + _HANDLE
+    + _attribute_head(_USE) + b"(.{4})",
+    re.DOTALL,
+)  # fmt: skip
+
+# Where a rule sends the packet: the attributes NFTA_VERDICT_CODE (jump or goto) and NFTA_VERDICT_CHAIN.
+_JUMP = re.compile(
+    re.escape(struct.pack("=HH", 8, 1) + b"\xff\xff\xff")
+    + b"[\xfc\xfd].."
+    + re.escape(struct.pack("=H", 2))
+    + b"([^\0]+)",
+    re.DOTALL,
+)
+_SET_WORDS = (b"\0set\0", b"\0SET\0")  # the names of the xtables extensions, as attributes hold them
 
 
 @attrs.frozen
 class _RawTable:
+    """A table as it was dumped: `rules` of the chains to decode, `maybe` of those that matter if their sets do."""
+
     builtin: dict[str, Policy] = attrs.field(factory=dict)
     chains: list[str] = attrs.field(factory=list)
+    uses: dict[str, int] = attrs.field(factory=dict)
     rules: dict[str, list[bytes]] = attrs.field(factory=dict)
+    maybe: dict[str, list[bytes]] = attrs.field(factory=dict)
     mapped: dict[str, str] = attrs.field(factory=dict)
 
 
@@ -44,17 +88,21 @@ class NftDump:
     generation: int
     native_tables: tuple[NativeTable, ...]
     raw: Mapping[TableKey, _RawTable]
+    interest: Interest
 
     def tables(self, sets: SetNames) -> dict[TableKey, Table]:
         """Return the tables of iptables, decoded; `sets` maps an ipset's index to its name."""
         return {key: self._table(key, raw, sets) for key, raw in self.raw.items()}
 
-    @staticmethod
-    def _table(key: TableKey, raw: _RawTable, sets: SetNames) -> Table:
-        rules: dict[str, tuple[Rule, ...]] = {
-            chain: tuple(decode_rule(payload, chain, i, key.family, sets) for i, payload in enumerate(payloads))
-            for chain, payloads in raw.rules.items()
-        }
+    def _table(self, key: TableKey, raw: _RawTable, sets: SetNames) -> Table:
+        def decode(chain: str, payloads: list[bytes]) -> tuple[Rule, ...]:
+            return tuple(decode_rule(payload, chain, i, key.family, sets) for i, payload in enumerate(payloads))
+
+        rules = {chain: decode(chain, payloads) for chain, payloads in raw.rules.items()}
+        for chain, payloads in raw.maybe.items():
+            decoded = decode(chain, payloads)
+            if any(self.interest.matters(name) for rule in decoded for name in rule.sets):
+                rules[chain] = decoded
         return Table(key, raw.builtin, tuple(raw.chains), rules, raw.mapped)
 
 
@@ -71,95 +119,128 @@ class NftConnection:
     def generation(self) -> int:
         """Return the number of the current generation. Raises KernelError (EPERM without CAP_NET_ADMIN)."""
         answer = self._netlink.request(_SUBSYSTEM | _GET_GEN, _nfgen(0))
-        return int.from_bytes(dict(attributes(answer or b"", 4))[1], "big")
+        return int.from_bytes(parts_of(answer or b"", 4)[1], "big")
 
-    def dump(self, families: Iterable[Family], skip: Skip) -> NftDump:
-        """Read tables, chains, and the rules of every chain of iptables that `skip` does not name.
+    def dump(self, families: Iterable[Family], interest: Interest) -> NftDump:
+        """Read tables, chains, and of the rules in iptables' tables what is of interest.
 
         A dump that a writer crossed is read again. Raises KernelError, with EAGAIN if the ruleset never stood still.
         """
         families = tuple(families)
         for _ in range(_DUMP_TRIES):
             generation = self.generation()
-            dump = self._dump_once(generation, families, skip)
+            dump = self._dump_once(generation, families, interest)
             if dump is not None and self.generation() == generation:
                 return dump
         raise KernelError(errno.EAGAIN, "the nf_tables ruleset changes faster than it can be read")
 
-    def _dump_once(self, generation: int, families: tuple[Family, ...], skip: Skip) -> NftDump | None:
+    def _dump_once(self, generation: int, families: tuple[Family, ...], interest: Interest) -> NftDump | None:
         natives = self._native_tables()
         if natives is None:
             return None
-        raw: dict[TableKey, _RawTable] = {}
         wanted = {native for native in natives if native.address_family and native.name in IPTABLES_TABLES}
+        raw: dict[TableKey, _RawTable] = {}
         for family in families:
             if not any(native.address_family is family for native in wanted):
                 continue
-            if not self._chains(family, raw, skip):
+            found = self._chains(family)
+            if found is None or not all(self._inside(key, table, interest) for key, table in found.items()):
                 return None
+            raw.update(found)
         others = tuple(native for native in natives if native not in wanted)
-        return NftDump(generation, others, raw)
+        return NftDump(generation, others, raw, interest)
 
     def _native_tables(self) -> list[NativeTable] | None:
         payloads, torn = self._netlink.dump(_SUBSYSTEM | _GET_TABLE, _nfgen(0))
         if torn:
             return None
         return [
-            NativeTable(_FAMILIES.get(payload[0], str(payload[0])), _text(dict(attributes(payload, 4))[1]))
+            NativeTable(_FAMILIES.get(payload[0], str(payload[0])), _text(parts_of(payload, 4)[1]))
             for payload in payloads
         ]
 
-    def _chains(self, family: Family, raw: dict[TableKey, _RawTable], skip: Skip) -> bool:
-        payloads, torn = self._netlink.dump(_SUBSYSTEM | _GET_CHAIN, _nfgen(family.number))
-        if torn:
-            return False
-        to_read: list[tuple[TableKey, str]] = []
-        keys = {name: TableKey(family, Backend.NFT, name) for name in IPTABLES_TABLES}
-        for payload in payloads:
-            parts = dict(attributes(payload, 4))
-            key = keys.get(_text(parts[1]))
-            if key is None:
-                continue
-            name = _text(parts[3])
-            table = raw.setdefault(key, _RawTable())
-            if 4 in parts:
+    def _chains(self, family: Family) -> dict[TableKey, _RawTable] | None:
+        by_name = {name.encode(): _RawTable() for name in IPTABLES_TABLES}
+        match = _USER_CHAIN.match
+
+        def take(payload: bytes) -> None:
+            plain = match(payload, 4)
+            if plain is not None:
+                table_name, chain, uses = plain.groups()
+            else:
+                parts = parts_of(payload, 4)
+                table_name, chain = parts[_TABLE].rstrip(b"\0"), parts[_NAME].rstrip(b"\0")
+                uses = parts.get(_USE, b"\1")
+            table = by_name.get(table_name)
+            if table is None:
+                return
+            name = chain.decode("utf-8", "surrogateescape")
+            if plain is None and _HOOK in parts:
                 table.builtin[name] = _policy(parts)
             else:
                 table.chains.append(name)
-                if skip(key.name, name):
-                    continue
-            table.rules[name] = []
-            if any(parts.get(6, b"\1")):  # a chain that nothing uses has no rules either
-                to_read.append((key, name))
-        if not all(self._rules(key, name, raw[key].rules[name]) for key, name in to_read):
-            return False
-        return all(self._maps(key, table.mapped) for key, table in raw.items() if key.family is family)
+            # Counts rules and jumps to the chain: one that nothing uses has no rules either.
+            table.uses[name] = int.from_bytes(uses, "big")
 
-    def _rules(self, key: TableKey, chain: str, into: list[bytes]) -> bool:
-        payload = _nfgen(key.family.number) + _string(1, key.name) + _string(2, chain)
-        try:
-            payloads, torn = self._netlink.dump(_SUBSYSTEM | _GET_RULE, payload)
-        except KernelError as error:
-            if error.errno == errno.ENOENT:  # the chain went away while we were reading
+        if self._netlink.dump_each(_SUBSYSTEM | _GET_CHAIN, _nfgen(family.number), take):
+            return None
+        return {TableKey(family, Backend.NFT, name.decode()): raw for name, raw in by_name.items() if raw.uses}
+
+    def _inside(self, key: TableKey, table: _RawTable, interest: Interest) -> bool:
+        """Read what is of interest of a table's rules; return False if the dump is torn."""
+        owned, unread = interest.sort(key.name, table.chains)
+        whole = [name for name in (*table.builtin, *owned) if name not in unread]
+        table.rules.update((name, []) for name in whole)
+        to_read = [name for name in whole if table.uses[name]]
+        if owned or interest.any_set_matters():
+            to_read += [name for name in table.chains if name not in owned and table.uses[name]]
+        sift = _Sift(table, owned)
+        by_chain = sum(table.uses[name] + _RULES_PER_REQUEST for name in to_read)
+        where = _nfgen(key.family.number) + _string(1, key.name)
+        if sum(table.uses.values()) < by_chain:
+            wanted = {_bytes(name): name for name in to_read}
+            if self._rules_of_table(where, wanted, sift):
                 return False
+        elif any(self._rules(where, name, sift) for name in to_read):
+            return False
+        sift.end()
+        return self._maps(key, table.mapped)
+
+    def _rules_of_table(self, where: bytes, wanted: Mapping[bytes, str], sift: _Sift) -> bool:
+        def take(payload: bytes) -> None:
+            name = wanted.get(parts_of(payload, 4)[_RULE_CHAIN])
+            if name is not None:
+                sift.rule(name, payload)
+
+        return self._torn(_GET_RULE, where, take)
+
+    def _rules(self, where: bytes, chain: str, sift: _Sift) -> bool:
+        return self._torn(_GET_RULE, where + _string(2, chain), lambda payload: sift.rule(chain, payload))
+
+    def _torn(self, kind: int, payload: bytes, take: Callable[[bytes], object]) -> bool:
+        try:
+            return self._netlink.dump_each(_SUBSYSTEM | kind, payload, take)
+        except KernelError as error:
+            if error.errno == errno.ENOENT:  # it went away while we were reading
+                return True
             raise
-        into.extend(payloads)
-        return not torn
 
     def _maps(self, key: TableKey, into: dict[str, str]) -> bool:
         """Find the chains to which a verdict map sends packets; iptables makes no such map, but others do."""
         where = _nfgen(key.family.number) + _string(1, key.name)
-        try:
-            payloads, torn = self._netlink.dump(_SUBSYSTEM | _GET_SET, where)
-            maps = [parts[2] for parts in _attributes_of(payloads) if parts.get(6) == _VERDICT_DATA]
-            for name in maps:
-                elements, moved = self._netlink.dump(_SUBSYSTEM | _GET_ELEMENT, where + attribute(2, name))
-                torn = torn or moved
-                into.update(dict.fromkeys(_mapped_chains(elements), _text(name)))
-        except KernelError as error:
-            if error.errno == errno.ENOENT:
-                return False
-            raise
+        maps: list[bytes] = []
+
+        def take(payload: bytes) -> None:
+            parts = parts_of(payload, 4)
+            if parts.get(6) == _VERDICT_DATA:
+                maps.append(parts[2])
+
+        def fill(payload: bytes) -> None:
+            into.update(dict.fromkeys(_mapped_chains(payload), _text(name)))
+
+        torn = self._torn(_GET_SET, where, take)
+        for name in maps:
+            torn = self._torn(_GET_ELEMENT, where + attribute(2, name), fill) or torn
         return not torn
 
     def commit(self, change: Change, generation: int) -> None:
@@ -167,21 +248,22 @@ class NftConnection:
 
         Raises StaleGeneration (nothing applied, read again), BatchRefused (nothing applied), KernelError.
         """
-        operations = list(_operations(change))
+        steps = [step for step in _steps(change) if step.names]
         first = self._netlink.next_sequence()
         begin = attribute(_BATCH_GENID, generation.to_bytes(4, "big"))
         batch = [message(_BATCH_BEGIN, NLM_F_REQUEST, first, _nfgen(0, 10) + begin)]
-        last = first + len(operations)
-        for operation in operations:
-            sequence = self._netlink.next_sequence()
-            # Errors come unasked. One acknowledgement is enough: thousands would not fit the receive buffer.
-            flags = NLM_F_REQUEST | NLM_F_ACK if sequence == last else NLM_F_REQUEST
-            batch.append(message(_SUBSYSTEM | operation.kind, flags, sequence, operation.payload))
+        for step in steps:
+            start = self._netlink.take_sequences(len(step.names))
+            batch += named_messages(_SUBSYSTEM | step.kind, start, step.head, step.attribute, step.names)
+        # Errors come unasked. One acknowledgement is enough: thousands would not fit the receive buffer.
+        batch[-1] = acknowledged(batch[-1])
+        last = first + len(batch) - 1
         batch.append(message(_BATCH_END, NLM_F_REQUEST, self._netlink.next_sequence(), _nfgen(0, 10)))
         self._netlink.send(b"".join(batch))
         failures = self._answers(first, last)
         if failures:
-            raise BatchRefused({operations[s - first - 1].name: code for s, code in failures.items()})
+            places = [place for step in steps for place in step.places()]
+            raise BatchRefused({places[sequence - first - 1]: code for sequence, code in failures.items()})
 
     def _answers(self, first: int, last: int) -> dict[int, int]:
         failures: dict[int, int] = {}
@@ -202,49 +284,85 @@ class NftConnection:
         return failures
 
 
+class _Sift:
+    """Keeps of a table's rules those of chains that are read whole, and of others those that may matter.
+
+    The rules of one chain come one after the other. What a foreign chain holds is dropped once it is known not to
+    matter, so that a node's memory is not filled with other people's rules.
+    """
+
+    def __init__(self, table: _RawTable, owned: Collection[str]) -> None:
+        self._table = table
+        self._owned = {name.encode("utf-8", "surrogateescape") for name in owned}
+        self._chain, self._payloads = "", list[bytes]()
+
+    def rule(self, chain: str, payload: bytes) -> None:
+        """Take the next rule."""
+        whole = self._table.rules.get(chain)
+        if whole is not None:
+            whole.append(payload)
+            return
+        if chain != self._chain:
+            self.end()
+            self._chain = chain
+        self._payloads.append(payload)
+
+    def end(self) -> None:
+        """Decide about the chain whose rules came last."""
+        payloads, owned = self._payloads, self._owned
+        if any(name in owned for payload in payloads for name in _JUMP.findall(payload)):
+            self._table.rules[self._chain] = payloads
+        elif any(word in payload for payload in payloads for word in _SET_WORDS):
+            self._table.maybe[self._chain] = payloads
+        self._chain, self._payloads = "", []
+
+
 @attrs.frozen
-class _Operation:
+class _Step:
+    """Messages of one kind: all have `head`, then an attribute that says what goes."""
+
     kind: int
-    payload: bytes
-    name: tuple[TableKey | NativeTable, str, str | int | None]
+    head: bytes
+    attribute: int
+    names: list[bytes]
+    table: TableKey | NativeTable
+    what: str
+    what_names: tuple[str | int | None, ...]
+
+    def places(self) -> Iterator[tuple[object, str, object]]:
+        """Yield what a refusal of each message is about."""
+        return ((self.table, self.what, name) for name in self.what_names)
 
 
-def _operations(change: Change) -> Iterator[_Operation]:
+def _steps(change: Change) -> Iterator[_Step]:
     """Yield the steps in an order in which the kernel can take each: uses go before what they use."""
     for part in change.tables:
-        head = _nfgen(part.key.family.number) + _string(1, part.key.name)
+        key, head = part.key, _nfgen(part.key.family.number) + _string(1, part.key.name)
         for rule in part.rules:
-            where = _string(2, rule.chain) + attribute(3, (rule.handle or 0).to_bytes(8, "big"))
-            yield _Operation(_DEL_RULE, head + where, (part.key, "rule", rule.handle))
-        for chain in part.flush:
-            yield _Operation(_DEL_RULE, head + _string(2, chain), (part.key, "flush", chain))
+            handle = [(rule.handle or 0).to_bytes(8, "big")]
+            yield _Step(_DEL_RULE, head + _string(2, rule.chain), _RULE_HANDLE, handle, key, "rule", (rule.handle,))
+        yield _Step(_DEL_RULE, head, _RULE_CHAIN, _all_bytes(part.flush), key, "flush", part.flush)
     for part in change.tables:
-        head = _nfgen(part.key.family.number) + _string(1, part.key.name)
-        for chain in part.delete:
-            yield _Operation(_DEL_CHAIN, head + _string(3, chain), (part.key, "chain", chain))
+        key, head = part.key, _nfgen(part.key.family.number) + _string(1, part.key.name)
+        yield _Step(_DEL_CHAIN, head, _NAME, _all_bytes(part.delete), key, "chain", part.delete)
     for native in change.native_tables:
-        payload = _nfgen(_FAMILY_NUMBERS[native.family]) + _string(1, native.name)
-        yield _Operation(_DEL_TABLE, payload, (native, "table", native.name))
+        head = _nfgen(_FAMILY_NUMBERS[native.family])
+        yield _Step(_DEL_TABLE, head, _TABLE, [_bytes(native.name)], native, "table", (native.name,))
 
 
-def _attributes_of(payloads: Iterable[bytes]) -> Iterator[dict[int, bytes]]:
-    return (dict(attributes(payload, 4)) for payload in payloads)
-
-
-def _mapped_chains(payloads: Iterable[bytes]) -> Iterator[str]:
+def _mapped_chains(payload: bytes) -> Iterator[str]:
     """Yield the chains in the verdicts of a map's elements."""
-    for parts in _attributes_of(payloads):
-        for _kind, element in attributes(parts.get(3, b"")):
-            data = dict(attributes(dict(attributes(element)).get(2, b"")))
-            verdict = dict(attributes(data.get(2, b"")))
-            if 2 in verdict:
-                yield _text(verdict[2])
+    for _kind, element in attributes(parts_of(payload, 4).get(3, b"")):
+        data = parts_of(parts_of(element).get(2, b""))
+        verdict = parts_of(data.get(2, b""))
+        if 2 in verdict:
+            yield _text(verdict[2])
 
 
 def _policy(parts: dict[int, bytes]) -> Policy:
-    counters = dict(attributes(parts.get(8, b"")))
+    counters = parts_of(parts.get(_COUNTERS, b""))
     return Policy(
-        _POLICIES.get(int.from_bytes(parts.get(5, b"\1"), "big"), "ACCEPT"),
+        _POLICIES.get(int.from_bytes(parts.get(_POLICY, b"\1"), "big"), "ACCEPT"),
         packets=int.from_bytes(counters.get(2, b""), "big"),
         bytes=int.from_bytes(counters.get(1, b""), "big"),
     )
@@ -254,8 +372,17 @@ def _nfgen(family: int, resource: int = 0) -> bytes:
     return struct.pack("=BB", family, 0) + resource.to_bytes(2, "big")
 
 
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape") + b"\0"
+
+
+def _all_bytes(names: Iterable[str]) -> list[bytes]:
+    text = "".join(name + "\0" for name in names)  # one encoding of all is many times faster than one of each
+    return [name + b"\0" for name in text.encode("utf-8", "surrogateescape").split(b"\0")[:-1]]
+
+
 def _string(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode("utf-8", "surrogateescape") + b"\0")
+    return attribute(kind, _bytes(text))
 
 
 def _text(data: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..errors import FirewallCleanupError, KernelError
-from ..host import Skip
+from ..host import Interest
 from ..model import (
     Address,
     Change,
@@ -62,12 +62,12 @@ class Host:
                 return handler.connection
         return None
 
-    def dump_nft(self, skip: Skip) -> NftDump | None:
+    def dump_nft(self, interest: Interest) -> NftDump | None:
         """Read nf_tables in one generation; None if the kernel has none. Raises KernelError."""
         connection = self._connection()
         if connection is None:
             return None
-        dump = connection.dump(self.iptables, skip)
+        dump = connection.dump(self.iptables, interest)
         return dump if self.nftables is not None else attrs.evolve(dump, native_tables=())
 
     def commit_nft(self, change: Change, generation: int) -> None:
@@ -81,9 +81,9 @@ class Host:
         handler = self.iptables.get(family)
         return () if handler is None else handler.legacy_tables()
 
-    def open_legacy(self, key: TableKey) -> LegacyTable:
+    def open_legacy(self, key: TableKey, interest: Interest) -> LegacyTable:
         """Read a legacy table. Raises KernelError."""
-        return self.iptables[key.family].open_legacy(key)
+        return self.iptables[key.family].open_legacy(key, interest)
 
     def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
         """Return the sets of a family and those of none, some with their members. Raises KernelError."""

@@ -7,9 +7,10 @@ import shutil
 import subprocess
 from typing import Self
 
+from ..host import Interest
 from ..model import Backend, Family, TableKey
-from . import _legacy
 from ._handler import FamilyHandler, NetNs, connect
+from ._legacy import LegacyTable, legacy_tables
 from ._namespace import Namespace
 from ._nft import NftConnection
 from .nftables import connect_nft
@@ -36,12 +37,12 @@ class IptablesHandler(FamilyHandler[NftConnection]):
 
     def legacy_tables(self) -> tuple[TableKey, ...]:
         """Return the legacy tables that exist. Raises OSError if the kernel does not let us look."""
-        names = self.namespace.run(_legacy.legacy_tables, self.family)
+        names = self.namespace.run(legacy_tables, self.family)
         return tuple(TableKey(self.family, Backend.LEGACY, name) for name in names)
 
-    def open_legacy(self, key: TableKey) -> _legacy.LegacyTable:
+    def open_legacy(self, key: TableKey, interest: Interest) -> LegacyTable:
         """Read a legacy table. Raises KernelError."""
-        return self.namespace.run(_legacy.LegacyTable, key)
+        return LegacyTable(key, interest, self.namespace)
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
         """Return the `-A` lines of a chain as iptables itself prints them; None if it cannot list them.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from ..host import Skip
+from ..host import Interest
 from ..model import Policy, Rule, Table, TableKey, Target
 from ..rules import parse_rule
 
@@ -88,11 +88,17 @@ class Draft:
         )
 
 
-def as_read(table: Table, skip: Skip) -> Table:
-    """Return what is handed out of a table: nothing of the chains that need not be read."""
-    name = table.key.name
-    rules = {c: own for c, own in table.rules.items() if c in table.builtin or not skip(name, c)}
-    return attrs.evolve(table, rules=rules)
+def as_read(table: Table, interest: Interest) -> Table:
+    """Return what is handed out of a table: of chains that are neither built in nor owned what may matter."""
+    owned, unread = interest.sort(table.key.name, table.chains)
+    look = bool(owned) or interest.any_set_matters()
+
+    def is_read(chain: str, own: tuple[Rule, ...]) -> bool:
+        if chain in table.builtin or chain in owned:
+            return chain not in unread
+        return look and any(rule.target.name in owned or any(map(interest.matters, rule.sets)) for rule in own)
+
+    return attrs.evolve(table, rules={chain: own for chain, own in table.rules.items() if is_read(chain, own)})
 
 
 def named(table: Table, sets: Mapping[int, str]) -> Table:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import attrs
 
 from ..errors import BatchRefused, KernelError, LockBusy, StaleGeneration
-from ..host import Skip
+from ..host import Interest
 from ..model import (
     Address,
     Backend,
@@ -97,7 +97,6 @@ class MemoryHost:
     generation: int = attrs.field(default=1, init=False)
     writes: int = attrs.field(default=0, init=False)
     locked: bool = attrs.field(default=False, init=False)
-    open_tables: int = attrs.field(default=0, init=False)
     _tables: dict[TableKey, Table] = attrs.field(factory=dict, init=False, repr=False)
     _others: Snapshot = attrs.field(factory=Snapshot, init=False, repr=False)
     _natives: tuple[NativeTable, ...] = attrs.field(default=(), init=False, repr=False)
@@ -171,13 +170,13 @@ class MemoryHost:
 
     # the protocol: reading
 
-    def dump_nft(self, skip: Skip) -> _Dump:
+    def dump_nft(self, interest: Interest) -> _Dump:
         """Read nf_tables in one generation."""
         self._step("dump")
         families = [f for f in self.families if not self._is_gap("iptables", f)]
         tables = [t for k, t in self._tables.items() if k.backend is Backend.NFT and k.family in families]
         natives = () if self._is_gap("nftables", None) else self._natives
-        return _Dump(self.generation, natives, tuple(as_read(table, skip) for table in tables))
+        return _Dump(self.generation, natives, tuple(as_read(table, interest) for table in tables))
 
     def legacy_tables(self, family: Family) -> tuple[TableKey, ...]:
         """Return the legacy tables that exist. Raises OSError if that cannot be known."""
@@ -186,12 +185,11 @@ class MemoryHost:
         keys = [key for key in self._tables if key.family is family and key.backend is Backend.LEGACY]
         return () if self._is_gap("iptables", family) else tuple(sorted(keys, key=TableKey.sort_key))
 
-    def open_legacy(self, key: TableKey) -> _OpenTable:
+    def open_legacy(self, key: TableKey, interest: Interest) -> _OpenTable:
         """Read a legacy table."""
         if key in self.errors:
             raise KernelError(self.errors[key], f"legacy table {key.name}")
-        self.open_tables += 1
-        return _OpenTable(self, key, self._tables[key])
+        return _OpenTable(self, key, self._tables[key], as_read(self._tables[key], interest))
 
     def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
         """Return the sets of a family and those of none; members of list:set and where they are wanted."""
@@ -404,19 +402,20 @@ class _Dump:
 
 @attrs.define(eq=False)
 class _OpenTable:
-    """A legacy table as libiptc holds it."""
+    """A legacy table as it was read."""
 
     _host: MemoryHost
     key: TableKey
     _read: Table
-    _closed: bool = False
+    _shown: Table
 
-    def table(self, skip: Skip, sets: Mapping[int, str]) -> Table:
-        return named(as_read(self._read, skip), sets)
+    def table(self, sets: Mapping[int, str]) -> Table:
+        return named(self._shown, sets)
+
+    def is_current(self) -> bool:
+        return self._host.state.tables.get(self.key) == self._read
 
     def commit(self, change: TableChange) -> None:
-        if self._closed:
-            raise AssertionError("the table is closed")
         draft = Draft.of(self._read)
         for rule in sorted(change.rules, key=lambda rule: -rule.index):
             self._check(draft.delete(rule.chain, rule.index))
@@ -436,7 +435,3 @@ class _OpenTable:
     def _check(self, code: int) -> None:
         if code:
             raise KernelError(code, f"legacy table {self.key.name}")
-
-    def close(self) -> None:
-        self._host.open_tables -= not self._closed
-        self._closed = True

@@ -10,6 +10,7 @@ from scenes import NODES, Scene
 
 from firewall_cleanup import Backend, Family, Handlers
 from firewall_cleanup.handlers.host import open_host
+from firewall_cleanup.host import Interest
 from firewall_cleanup.model import Rule, Target
 from firewall_cleanup.rules import parse_rule, render
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -209,13 +210,11 @@ def decoded(sandbox: Sandbox, backend: Backend, family: Family) -> dict[str, dic
     with Handlers.open(netns=sandbox.path) as handlers, open_host(handlers) as host:
         names = {item.index: item.name for each in Family for item in host.sets(each)}
         if backend is Backend.NFT:
-            dump = host.dump_nft(lambda _table, _chain: False)
+            dump = host.dump_nft(Interest())
             return {key.name: dict(t.rules) for key, t in dump.tables(names).items() if key.family is family}
         tables = {}
         for key in host.legacy_tables(family):
-            table = host.open_legacy(key)
-            tables[key.name] = dict(table.table(lambda _table, _chain: False, names).rules)
-            table.close()
+            tables[key.name] = dict(host.open_legacy(key, Interest()).table(names).rules)
         return tables
 
 

@@ -27,9 +27,6 @@ class Killer:
     SCRIPT = """
 import os, select, signal, sys, time
 from firewall_cleanup import cleanup_all
-from firewall_cleanup.handlers import _legacy
-if sys.argv[1] == "legacy":
-    _legacy._iptc()  # its import takes longer than all the rest
 for line in sys.stdin:
     path, seconds = line.split()
     began = time.monotonic()
@@ -48,7 +45,7 @@ for line in sys.stdin:
 
     def __init__(self, backend: Backend, sandbox: Sandbox) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", self.SCRIPT, backend.value],
+            [sys.executable, "-c", self.SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -243,11 +243,11 @@ def test_a_service_that_a_later_reading_shows_goes_before_its_proof() -> None:
     class Slow(MemoryHost):
         tries = 0
 
-        def dump_nft(self, skip):  # type: ignore[no-untyped-def]
+        def dump_nft(self, interest):  # type: ignore[no-untyped-def]
             type(self).tries += 1
             if type(self).tries > 1:
                 self.errors.pop("dump", None)
-            return dump(self, skip)
+            return dump(self, interest)
 
     slow = Slow(node, errors={"dump": errno.EAGAIN})
     report = run(slow, KUBE_ROUTER, ALL)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 
 import pytest
 from builders import LEGACY, V4, V6, Clock, key, lines, node
 
 from firewall_cleanup import Gap
 from firewall_cleanup.errors import BatchRefused, KernelError, LockBusy, StaleGeneration
+from firewall_cleanup.host import Interest
 from firewall_cleanup.model import Change, IpSet, NativeTable, Rule, Snapshot, Table, TableChange
 from firewall_cleanup.testing import Crash, MemoryHost, read_table
 
@@ -16,8 +18,14 @@ TEXT = "-A INPUT -j a\n-A INPUT -p tcp -j ACCEPT\n-A a -j b\n-A b -j DROP"
 WHOLE = key(backend=LEGACY)
 
 
-def never(_table: str, _chain: str) -> bool:
-    return False
+EVERYTHING = Interest()
+
+
+class Unread(Interest):
+    """Every user chain is owned and goes with its inside."""
+
+    def sort(self, _table: str, chains: Collection[str]) -> tuple[Collection[str], Collection[str]]:
+        return chains, chains
 
 
 def change(**parts: object) -> Change:
@@ -79,7 +87,7 @@ def test_references_that_are_no_rules() -> None:
 def test_generations() -> None:
     """Every write to nf_tables moves the generation, whoever makes it; one to legacy does not."""
     host = node({key(): TEXT, WHOLE: TEXT})
-    read = host.dump_nft(never).generation
+    read = host.dump_nft(EVERYTHING).generation
     host.insert(WHOLE, "-A INPUT -j DROP")
     assert host.generation == read
     host.insert(key(), "-A INPUT -j DROP")
@@ -106,17 +114,17 @@ def test_handles_are_never_given_twice() -> None:
 
 def test_a_dump_is_of_one_moment() -> None:
     host = node({key(): TEXT})
-    dump = host.dump_nft(never)
+    dump = host.dump_nft(EVERYTHING)
     host.insert(key(), "-A INPUT -j DROP")
     assert len(dump.tables({})[key()].rules["INPUT"]) == 2
 
 
 def test_skipped_chains_are_not_handed_out() -> None:
-    """A chain that is skipped is listed and its rules are not; a built-in chain is never skipped."""
+    """A chain that need not be read is listed and its rules are not; a built-in chain is always read."""
     host = node({key(): TEXT, WHOLE: TEXT})
     for table in (
-        host.dump_nft(lambda _table, _chain: True).tables({})[key()],
-        host.open_legacy(WHOLE).table(lambda _table, _chain: True, {}),
+        host.dump_nft(Unread()).tables({})[key()],
+        host.open_legacy(WHOLE, Unread()).table({}),
     ):
         assert table.chains == ("a", "b")
         assert set(table.rules) == set(table.builtin)
@@ -126,14 +134,14 @@ def test_what_is_not_understood_is_not_shown() -> None:
     """As a decoder does: an opaque match has a name and no content; iptables prints all of it."""
     line = "-A INPUT -m limit --limit 1/s -j LOG --log-prefix x"
     host = node({key(): line})
-    (rule,) = host.dump_nft(never).tables({})[key()].rules["INPUT"]
+    (rule,) = host.dump_nft(EVERYTHING).tables({})[key()].rules["INPUT"]
     assert (rule.opaque, rule.matches, rule.target.options, rule.text) == (("limit", "LOG"), (), (), None)
     assert host.texts(key(), "INPUT") == [line]
 
 
 def test_sets_have_names_only_if_they_were_listed() -> None:
     host = node({key(): "-A INPUT -m set --match-set a src -j DROP"})
-    unknown, known = (host.dump_nft(never).tables(names)[key()].rules["INPUT"][0] for names in ({}, {1: "a"}))
+    unknown, known = (host.dump_nft(EVERYTHING).tables(names)[key()].rules["INPUT"][0] for names in ({}, {1: "a"}))
     assert (unknown.opaque, unknown.sets, unknown.matches) == (("set",), frozenset(), ())
     assert (known.opaque, known.sets) == ((), {"a"})
     assert host.sets(V4)[0].index == 1
@@ -168,12 +176,9 @@ def test_a_set_lingers_after_nf_tables_only() -> None:
 
 def legacy(host: MemoryHost, what: TableChange, **errors: int) -> None:
     with host.lock(0, give_up=lambda: False, clock=Clock(), sleep=lambda _s: None):
-        table = host.open_legacy(WHOLE)
+        table = host.open_legacy(WHOLE, EVERYTHING)
         host.errors.update(errors)
-        try:
-            table.commit(what)
-        finally:
-            table.close()
+        table.commit(what)
 
 
 def test_legacy_commits() -> None:
@@ -182,7 +187,7 @@ def test_legacy_commits() -> None:
     legacy(host, TableChange(WHOLE, rules, ("a", "b"), ("a", "b")))
     assert host.state.tables[WHOLE].chains == ()
     assert lines(host, WHOLE, "INPUT") == ["-A INPUT -p tcp -j ACCEPT"]
-    assert (host.writes, host.open_tables, host.locked) == (1, 0, False)
+    assert (host.writes, host.locked) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +217,15 @@ def test_legacy_refuses_the_rest(what: TableChange) -> None:
 def test_legacy_needs_the_lock() -> None:
     host = node({WHOLE: TEXT})
     with pytest.raises(AssertionError, match="lock"):
-        host.open_legacy(WHOLE).commit(TableChange(WHOLE, flush=("a",)))
-    table = host.open_legacy(WHOLE)
-    table.close()
-    table.close()
-    with pytest.raises(AssertionError, match="closed"):
-        table.commit(TableChange(WHOLE))
+        host.open_legacy(WHOLE, EVERYTHING).commit(TableChange(WHOLE, flush=("a",)))
+
+
+def test_a_table_that_somebody_changed_is_not_current() -> None:
+    host = node({WHOLE: TEXT})
+    table = host.open_legacy(WHOLE, EVERYTHING)
+    assert table.is_current()
+    host.insert(WHOLE, "-A INPUT -j DROP")
+    assert not table.is_current()
 
 
 def test_legacy_compares_the_number_of_entries() -> None:
@@ -274,7 +282,7 @@ def test_switches_that_fail() -> None:
     host = node(
         {WHOLE: TEXT}, errors={WHOLE: errno.EPERM, "tables": errno.EACCES, "list": errno.EPERM, "dump": errno.EPERM}
     )
-    for read in (lambda: host.open_legacy(WHOLE), lambda: host.sets(V4), lambda: host.dump_nft(never)):
+    for read in (lambda: host.open_legacy(WHOLE, EVERYTHING), lambda: host.sets(V4), lambda: host.dump_nft(EVERYTHING)):
         with pytest.raises(KernelError) as raised:
             read()
         assert raised.value.errno == errno.EPERM
@@ -285,7 +293,7 @@ def test_switches_that_fail() -> None:
 def test_gaps_hide_what_their_handler_would_read() -> None:
     host = node({key(): TEXT, WHOLE: TEXT}, [IpSet("a", "hash:ip", V4)], [NativeTable("ip", "x")])
     host.gaps = (Gap("no", V4), Gap("no", V4, subsystem="ipset"), Gap("no", subsystem="nftables"))
-    dump = host.dump_nft(never)
+    dump = host.dump_nft(EVERYTHING)
     assert (dump.tables({}), dump.native_tables, host.legacy_tables(V4), host.sets(V4)) == ({}, (), (), [])
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import V4, V6
 
 from firewall_cleanup import Family
-from firewall_cleanup.handlers._legacy import _decode_entry
+from firewall_cleanup.handlers._legacy_rules import decode_entry
 from firewall_cleanup.handlers._xt import (
     decode_match,
     decode_target,
@@ -301,7 +301,7 @@ STANDARD = extension(b"", 0, struct.pack("=i", -2))
 
 
 def decode(entry: bytes, target: str, family: Family, chains: set[str] | None = None) -> Rule:
-    return _decode_entry(entry, target, "INPUT", 5, family, SETS, frozenset(chains or ()))
+    return decode_entry(entry, target, "INPUT", 5, family, SETS, frozenset(chains or ()))
 
 
 def test_legacy_entry() -> None:

@@ -1,0 +1,364 @@
+"""A legacy table as the kernel hands it out and takes it back: one block of entries, with jumps by offset.
+
+libiptc does the same, but for all programs of a process, with twice the memory, in a time that grows faster than the
+number of chains, and it cannot leave policy counters alone. Here only what is removed is cut out: every entry that
+stays goes back byte by byte, but for the offsets of its jumps (DESIGN.md, "Why not libiptc").
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import errno
+import functools
+import itertools
+import re
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Self
+
+from ..errors import KernelError
+from ..model import Family, TableKey
+
+__all__ = ["Blob", "Chain", "Cut"]
+
+# The same numbers in both families (IPT_SO_…, IP6T_SO_…).
+_GET_INFO, _GET_ENTRIES, _SET_REPLACE, _SET_ADD_COUNTERS = 64, 65, 64, 65
+_HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+_ERROR = b"ERROR\0"
+_ERROR_TARGET, _STANDARD_TARGET = 64, 40  # sizes of the target that names a chain, and of a verdict or jump
+_SIZES, _VERDICT = struct.Struct("=HH"), struct.Struct("=i")
+_VERDICT_NAMES = {-1: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
+_COUNTERS = 16  # struct xt_counters: packets and bytes, each 8 bytes
+_TRIES = 5
+
+_Hooks = ctypes.c_uint32 * 5
+
+
+class _Info(ctypes.Structure):  # struct ipt_getinfo
+    _fields_ = (
+        ("name", ctypes.c_char * 32),
+        ("valid_hooks", ctypes.c_uint32),
+        ("hook_entry", _Hooks),
+        ("underflow", _Hooks),
+        ("num_entries", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+    )
+
+
+class _Named(ctypes.Structure):  # the head of struct ipt_get_entries and of struct xt_counters_info
+    _fields_ = (("name", ctypes.c_char * 32), ("number", ctypes.c_uint32), ("padding", ctypes.c_uint32))
+
+
+class _Replace(ctypes.Structure):  # struct ipt_replace
+    _fields_ = (
+        ("name", ctypes.c_char * 32),
+        ("valid_hooks", ctypes.c_uint32),
+        ("num_entries", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("hook_entry", _Hooks),
+        ("underflow", _Hooks),
+        ("num_counters", ctypes.c_uint32),
+        ("counters", ctypes.c_void_p),
+    )
+
+
+class Chain(NamedTuple):
+    """A chain's place: its rules are from `begin` to `end`, where its policy or its last return is.
+
+    A user chain has an entry at its head, from `head`; with the one at its end it reaches to `next`.
+    """
+
+    name: str
+    head: int
+    begin: int
+    end: int
+    next: int
+
+
+@functools.cache
+def _head_pattern(size_at: int, head: int) -> re.Pattern[bytes]:
+    sizes = _SIZES.pack(head, head + _ERROR_TARGET)
+    target = struct.pack("=H", _ERROR_TARGET) + _ERROR.ljust(30, b"\0")
+    between = b".{%d}" % (head - size_at - len(sizes))
+    return re.compile(re.escape(sizes) + between + re.escape(target) + b"([^\\0]*)\\0", re.DOTALL)
+
+
+class Blob:
+    """The entries of one table at one moment."""
+
+    def __init__(self, key: TableKey) -> None:
+        """Read a table of the calling thread's network namespace, which makes it if it is not there.
+
+        Raises KernelError.
+        """
+        self.key = key
+        self.size_at, self.head = (88, 112) if key.family is Family.IPV4 else (140, 168)
+        self.info, self.entries = _read(key)
+
+    @functools.cached_property
+    def chains(self) -> dict[str, Chain]:
+        """The chains by name. Raises KernelError (EPROTO) if the entries are not what they should be."""
+        try:
+            return {chain.name: chain for chain in self._chains()}
+        except (struct.error, IndexError):
+            raise KernelError(errno.EPROTO, f"legacy table {self.key.name}: an entry is malformed") from None
+
+    @functools.cached_property
+    def _by_offset(self) -> dict[int, str]:
+        return {chain.begin: name for name, chain in self.chains.items() if chain.head != chain.begin}
+
+    def _chains(self) -> Iterator[Chain]:
+        """Yield the chains: built-in ones begin where the hooks say, user ones with an entry that names them."""
+        for place, hook in enumerate(_HOOKS):
+            if self.info.valid_hooks & 1 << place:
+                begin, end = self.info.hook_entry[place], self.info.underflow[place]
+                yield Chain(hook, begin, begin, end, end + self.length(end))
+        # User chains are found in one pass, without a look at each entry: a head is an entry of this size without
+        # matches, whose target is an error with the chain's name. The last one is no chain's: it ends the table.
+        size_at, size = self.size_at, self.head + _ERROR_TARGET
+        last_size = self.head + _STANDARD_TARGET
+        last_sizes = _SIZES.pack(self.head, last_size)
+        found = [
+            (head.start() - size_at, head[1]) for head in _head_pattern(size_at, self.head).finditer(self.entries)
+        ]
+        for (head, name), (following, _) in itertools.pairwise(found):
+            end = following - last_size
+            if not self.entries.startswith(last_sizes, end + size_at):  # not a plain return, as iptables has it
+                *_, end = self.offsets(head + size, following)
+            yield Chain(name.decode("utf-8", "surrogateescape"), head, head + size, end, following)
+
+    @property
+    def user_chains(self) -> tuple[str, ...]:
+        """The names of the user chains."""
+        return tuple(self._by_offset.values())
+
+    def is_builtin(self, chain: Chain) -> bool:
+        """Tell whether the kernel made the chain."""
+        return chain.head == chain.begin
+
+    def offsets(self, begin: int, end: int) -> Iterator[int]:
+        """Yield where each entry from `begin` to `end` is."""
+        unpack, entries, size_at = _SIZES.unpack_from, self.entries, self.size_at
+        while begin < end:
+            yield begin
+            begin += unpack(entries, begin + size_at)[1]
+
+    def length(self, offset: int) -> int:
+        """Return the length of an entry."""
+        length: int = _SIZES.unpack_from(self.entries, offset + self.size_at)[1]
+        return length
+
+    def entry(self, offset: int) -> bytes:
+        """Return one entry."""
+        return bytes(self.entries[offset : offset + self.length(offset)])
+
+    def target(self, offset: int) -> str:
+        """Return what an entry does: its verdict, the chain to which it jumps, its target's name, "" for nothing."""
+        target, length = _SIZES.unpack_from(self.entries, offset + self.size_at)
+        place = offset + target
+        name = bytes(self.entries[place + 2 : place + 31]).split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+        if name:
+            return name
+        verdict = _VERDICT.unpack_from(self.entries, place + 32)[0]
+        if verdict == offset + length:  # on with the next entry
+            return ""
+        return _VERDICT_NAMES.get(verdict, "") or self._by_offset.get(verdict, "")
+
+    def jumps_to(self, begin: int, end: int, targets: frozenset[int]) -> bool:
+        """Tell whether an entry from `begin` to `end` goes on at one of these offsets."""
+        entries, unpack, size_at, verdict = self.entries, _SIZES.unpack_from, self.size_at, _VERDICT.unpack_from
+        while begin < end:
+            target, length = unpack(entries, begin + size_at)
+            # An empty name is a standard target.
+            if not entries[begin + target + 2] and verdict(entries, begin + target + 32)[0] in targets:
+                return True
+            begin += length
+        return False
+
+    def counters(self, offset: int) -> tuple[int, int]:
+        """Return the packets and bytes that an entry counted."""
+        packets, octets = struct.unpack_from("=QQ", self.entries, offset + self.head - _COUNTERS)
+        return packets, octets
+
+    def equals(self, other: Blob) -> bool:
+        """Tell whether two readings of a table differ in nothing but counters."""
+        if bytes(self.info) != bytes(other.info) or len(self.entries) != len(other.entries):
+            return False
+        return self.entries == other.entries or self._without_counters() == other._without_counters()
+
+    def _without_counters(self) -> bytearray:
+        result, zeros, at = bytearray(self.entries), bytes(_COUNTERS), self.head - _COUNTERS
+        for offset in self.offsets(0, len(result)):
+            result[offset + at : offset + at + _COUNTERS] = zeros
+        return result
+
+    def without(self, chains: Iterable[str], emptied: Iterable[str], rules: Iterable[tuple[str, int]]) -> Cut:
+        """Return what is left without some user chains, the rules of others, and rules by chain and index from 0."""
+        gone = [self.chains[name] for name in chains]
+        removed = [(chain.head, chain.next) for chain in gone]
+        only_emptied = [self.chains[name] for name in set(emptied).difference(chain.name for chain in gone)]
+        removed += [(chain.begin, chain.end) for chain in only_emptied]
+        by_chain: dict[str, set[int]] = {}
+        for name, index in rules:
+            by_chain.setdefault(name, set()).add(index)
+        for name, places in by_chain.items():
+            offsets = self.offsets(self.chains[name].begin, self.chains[name].end)
+            removed += [(offset, offset + self.length(offset)) for i, offset in enumerate(offsets) if i in places]
+        return Cut(self, _joined(sorted(removed)), {chain.begin: chain.name for chain in gone})
+
+    def replace(self, cut: Cut) -> None:
+        """Put the table back as what is left of it; order and counters of what stays are kept.
+
+        Raises KernelError, with EAGAIN if the kernel's table has another number of entries by now.
+        """
+        counted = bytearray(self.info.num_entries * _COUNTERS)
+        old = (ctypes.c_char * len(counted)).from_buffer(counted)
+        replacement = _Replace(
+            name=self.info.name,
+            valid_hooks=self.info.valid_hooks,
+            num_entries=sum(count for _number, count in cut.kept),
+            size=len(cut.entries),
+            hook_entry=_Hooks(*map(cut.moved, self.info.hook_entry)),
+            underflow=_Hooks(*map(cut.moved, self.info.underflow)),
+            num_counters=self.info.num_entries,
+            counters=ctypes.addressof(old),
+        )
+        with _Socket(self.key) as connection:
+            connection.set(_SET_REPLACE, bytes(replacement) + cut.entries)
+            # The kernel has set all counters to zero and has told what they were.
+            head = _Named(name=self.info.name, number=replacement.num_entries)
+            kept = (counted[number * _COUNTERS : (number + count) * _COUNTERS] for number, count in cut.kept)
+            connection.set(_SET_ADD_COUNTERS, bytes(head) + b"".join(kept))
+
+
+class Cut:
+    """What is left of a table: `entries` with their jumps moved, and `kept`, runs of the numbers that they had.
+
+    `dangling` names the removed chains to which something that stays jumps; the kernel would refuse that.
+    """
+
+    def __init__(self, blob: Blob, removed: list[tuple[int, int]], gone: Mapping[int, str]) -> None:
+        self._begins = [begin for begin, _end in removed]
+        self._ends = [end for _begin, end in removed]
+        self._lengths = [0, *itertools.accumulate(end - begin for begin, end in removed)]
+        self.dangling: set[str] = set()
+        pieces, counts = [], []
+        for start, end in zip([0, *self._ends], [*self._begins, len(blob.entries)], strict=True):
+            piece = blob.entries[start:end]
+            counts.append(self._move_jumps(blob, piece, start, gone))
+            pieces.append(piece)
+        self.entries = b"".join(pieces)
+        self.kept: list[tuple[int, int]] = []
+        number = 0
+        for count, left_out in zip(counts, [*_counts(blob, removed, sum(counts)), 0], strict=True):
+            self.kept.append((number, count))
+            number += count + left_out
+
+    def moved(self, offset: int) -> int:
+        """Return where an offset is in what is left; one within what is removed is where that was."""
+        place = bisect.bisect_right(self._ends, offset)
+        gone = self._lengths[place]
+        if place < len(self._begins) and self._begins[place] < offset:
+            gone += offset - self._begins[place]
+        return offset - gone
+
+    def _move_jumps(self, blob: Blob, piece: bytearray, start: int, gone: Mapping[int, str]) -> int:
+        """Move the jumps in a piece that began at `start`; return how many entries it has."""
+        offset = count = 0
+        sizes, verdicts = _SIZES.unpack_from, _VERDICT
+        size_at = blob.size_at
+        while offset < len(piece):
+            target, length = sizes(piece, offset + size_at)
+            place = offset + target
+            if not piece[place + 2]:  # a standard target: a verdict, or where to go on
+                verdict = verdicts.unpack_from(piece, place + 32)[0]
+                if verdict >= 0:
+                    if verdict in gone and verdict != start + offset + length:
+                        self.dangling.add(gone[verdict])
+                    verdicts.pack_into(piece, place + 32, self.moved(verdict))
+            offset += length
+            count += 1
+        return count
+
+
+def _read(key: TableKey) -> tuple[_Info, bytearray]:
+    if struct.calcsize("P") != 8:
+        raise KernelError(errno.ENOSYS, "legacy tables can be read by 64-bit programs only")
+    name, start = key.name.encode(), ctypes.sizeof(_Named)
+    with _Socket(key) as connection:
+        for _ in range(_TRIES):
+            info = _Info(name=name)
+            connection.get(_GET_INFO, info)
+            answer = bytearray(start + info.size)
+            answer[:start] = bytes(_Named(name=name, number=info.size))
+            try:
+                connection.get(_GET_ENTRIES, (ctypes.c_char * len(answer)).from_buffer(answer))
+            except KernelError as error:
+                if error.errno == errno.EAGAIN:  # it grew or shrank between the two questions
+                    continue
+                raise
+            del answer[:start]
+            return info, answer
+    raise KernelError(errno.EAGAIN, f"legacy table {key.name} changes faster than it can be read")
+
+
+def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return sorted places with those that touch made one."""
+    result: list[tuple[int, int]] = []
+    for begin, end in places:
+        if result and result[-1][1] == begin:
+            result[-1] = (result[-1][0], end)
+        else:
+            result.append((begin, end))
+    return result
+
+
+def _counts(blob: Blob, removed: list[tuple[int, int]], kept: int) -> list[int]:
+    """Return how many entries each removed place has.
+
+    The largest is not looked at: what is in no other place must be there. Most often all owned chains are in one.
+    """
+    if not removed:
+        return []
+    largest = max(range(len(removed)), key=lambda place: removed[place][1] - removed[place][0])
+    counts = [
+        0 if place == largest else sum(1 for _ in blob.offsets(*removed[place])) for place in range(len(removed))
+    ]
+    counts[largest] = blob.info.num_entries - kept - sum(counts)
+    return counts
+
+
+class _Socket:
+    """The socket through which the kernel gives and takes tables."""
+
+    def __init__(self, key: TableKey) -> None:
+        self._what = f"legacy table {key.name}"
+        version4 = key.family is Family.IPV4
+        self._level = socket.IPPROTO_IP if version4 else socket.IPPROTO_IPV6
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            self._socket = socket.socket(socket.AF_INET if version4 else socket.AF_INET6, socket.SOCK_DGRAM)
+        except OSError as error:
+            raise KernelError(error.errno or 0, self._what) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._socket.close()
+
+    def get(self, option: int, buffer: ctypes.Structure | ctypes.Array[ctypes.c_char]) -> None:
+        """Do what `socket.getsockopt` cannot: hand a buffer in, of more than 1024 bytes."""
+        length = ctypes.c_uint32(ctypes.sizeof(buffer))
+        where = ctypes.byref(buffer), ctypes.byref(length)
+        self._check(self._libc.getsockopt(self._socket.fileno(), self._level, option, *where))
+
+    def set(self, option: int, data: bytes) -> None:
+        """Hand a buffer of any size to the kernel."""
+        self._check(self._libc.setsockopt(self._socket.fileno(), self._level, option, data, len(data)))
+
+    def _check(self, result: int) -> None:
+        if result != 0:
+            raise KernelError(ctypes.get_errno(), self._what)
