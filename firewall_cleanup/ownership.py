@@ -175,7 +175,7 @@ def claim(snapshot: Snapshot, component: Component) -> Claims:
             for table in snapshot.native_tables
             if table in component.native_tables
         },
-        sets=_claim_sets(snapshot.sets.values(), component),
+        sets=_claim_sets(snapshot.sets, component),
         items=component.claim_items(snapshot, _proofs(rules)),
     )
 
@@ -258,12 +258,11 @@ def rule_ids(key: TableKey, rules: Iterable[Rule]) -> Iterable[tuple[RuleId, Rul
             seen[rule] += 1
 
 
-def _claim_sets(sets: Iterable[IpSet], component: Component) -> dict[str, SetClaim]:
+def _claim_sets(sets: Mapping[str, IpSet], component: Component) -> dict[str, SetClaim]:
     claims = {}
-    for item in sets:
-        names = component.set_owner(item.name)
-        if names is None or (names.unreferenced and item.references):
+    for name, names in component.owned_sets(sets).items():
+        if names.unreferenced and sets[name].references:
             continue
         evidence = "temporary-set" if names.unreferenced else "set-name"
-        claims[item.name] = SetClaim(item, names.controller, evidence, component.wants_members(item.name))
+        claims[name] = SetClaim(sets[name], names.controller, evidence, component.wants_members(name))
     return claims

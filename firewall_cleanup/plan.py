@@ -89,9 +89,12 @@ class Plan:
         return bool(self.table_change(key))
 
     def set_names(self) -> tuple[str, ...]:
-        """Return the sets to destroy; those that hold other sets first."""
+        """Return the sets to destroy; those that hold other sets first, then as the kernel finds them fastest.
+
+        It looks for a name from the first index on.
+        """
         sets = [found.item for name, found in self.selected.sets.items() if name not in self.left]
-        return tuple(item.name for item in sorted(sets, key=lambda s: (s.type != "list:set", s.name)))
+        return tuple(item.name for item in sorted(sets, key=lambda s: (s.type != "list:set", s.index or 0, s.name)))
 
     def services(self) -> tuple[IpvsService, ...]:
         """Return the IPVS services to delete; those that others prove come before these."""

@@ -84,7 +84,10 @@ class Reader:
             tables.update(dump.tables(names))
             natives, generation = dump.native_tables, dump.generation
         for table in legacy:
-            tables[table.key] = table.table(names)
+            try:
+                tables[table.key] = table.table(names)
+            except KernelError as error:
+                gaps.append(Gap(text_of(error), table.key.family, Backend.LEGACY, table.key.name))
         snapshot = Snapshot(tables=tables, native_tables=natives, sets=sets, services=services)
         snapshot = self._routing(snapshot, gaps)
         snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
@@ -162,14 +165,13 @@ class Reader:
             return ()
 
     def _sets(self, gaps: list[Gap], *, with_members: bool = False) -> dict[str, IpSet]:
-        sets: dict[str, IpSet] = {}
-        wanted = _Wanted(self.component.wants_members) if with_members else ()
-        for family in self.host.families:
-            try:
-                sets.update((item.name, item) for item in self.host.sets(family, wanted))
-            except KernelError as error:
-                gaps.append(Gap(f"ipset: {text_of(error)}", family, subsystem="ipset"))
-        return sets
+        members = _Names(self.component.wants_members) if with_members else ()
+        families = self.host.families
+        try:
+            return {item.name: item for item in self.host.sets(families, members)}
+        except KernelError as error:
+            gaps += [Gap(f"ipset: {text_of(error)}", family, subsystem="ipset") for family in families]
+            return {}
 
     def _with_texts(self, snapshot: Snapshot) -> Snapshot:
         """Ask iptables for the text of rules that we do not understand whole and that concern what is owned."""
@@ -216,14 +218,14 @@ class _Interest(Interest):
     def any_set_matters(self) -> bool:
         host = self._reader.host
         try:
-            return any(self.matters(item.name) for family in host.families for item in host.sets(family))
+            return any(self.matters(item.name) for item in host.sets(host.families))
         except KernelError:
             return True
 
 
 @attrs.frozen
-class _Wanted:
-    """The sets whose members are wanted, as a container of names."""
+class _Names:
+    """The names of sets whose members are wanted."""
 
     test: Callable[[str], bool]
 

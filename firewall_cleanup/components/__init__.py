@@ -25,7 +25,7 @@ class ChainNames:
 
 @attrs.frozen
 class SetNames:
-    """Names of a component's ipsets; the pattern must match the whole name.
+    """Names of a component's ipsets; the pattern, without groups, must match the whole name.
 
     A set that is owned only while nothing uses it (`unreferenced`) is a temporary one that a crash left.
     `controller` is None for sets of no single controller.
@@ -131,22 +131,27 @@ class Component:
 
     def owned_chains(self, table: str, chains: Iterable[str]) -> dict[str, Controller]:
         """Return those of a table's user chains that are owned, with the controller that owns each."""
-        pattern, owners = _names_of(self.chains, table)
-        match = pattern.fullmatch
-        return {name: owners[found.lastindex or 0] for name in chains if (found := match(name))}
+        entries = [entry for entry in self.chains if entry.table == table]
+        match = _any_of(tuple(entry.pattern for entry in entries)).fullmatch
+        owners = [entry.controller for entry in entries]
+        return {name: owners[(found.lastindex or 0) - 1] for name in chains if (found := match(name))}
 
     def chain_owner(self, table: str, chain: str) -> Controller | None:
         """Return the controller that owns a user chain of this name in this iptables table, if one does."""
         return self.owned_chains(table, (chain,)).get(chain)
 
+    def owned_sets(self, names: Iterable[str]) -> dict[str, SetNames]:
+        """Return those of some sets that are owned, with the entry under which each is."""
+        pattern = _any_of(tuple(entry.pattern for entry in self.sets))
+        match = pattern.fullmatch
+        return {name: self.sets[(found.lastindex or 0) - 1] for name in names if (found := match(name))}
+
     def set_owner(self, name: str) -> SetNames | None:
         """Return the entry under which a set of this name is owned, if any."""
-        return next((names for names in self.sets if names.pattern.fullmatch(name)), None)
+        return self.owned_sets((name,)).get(name)
 
 
 @functools.cache
-def _names_of(chains: tuple[ChainNames, ...], table: str) -> tuple[re.Pattern[str], dict[int, Controller]]:
-    """Return one pattern for all names of a table, and who owns what its groups match: nodes have many chains."""
-    names = [entry for entry in chains if entry.table == table]
-    pattern = re.compile("|".join(f"({entry.pattern.pattern})" for entry in names) or r"(?!)")
-    return pattern, {place: entry.controller for place, entry in enumerate(names, 1)}
+def _any_of(patterns: tuple[re.Pattern[str], ...]) -> re.Pattern[str]:
+    """Return one pattern with a group for each: nodes have many names."""
+    return re.compile("|".join(f"({pattern.pattern})" for pattern in patterns) or "(?!)")

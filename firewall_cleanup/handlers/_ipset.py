@@ -10,19 +10,29 @@ from collections.abc import Container, Iterable
 from ..errors import KernelError
 from ..model import Family, IpSet
 from ..rules import protocol_name
-from ._netlink import NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, NetlinkSocket, attribute, attributes, message
+from ._netlink import (
+    NLMSG_ERROR,
+    NetlinkSocket,
+    acknowledged,
+    attribute,
+    attributes,
+    named_messages,
+    parts_of,
+)
 
 __all__ = ["ENTRY_BUSY", "IpsetConnection"]
 
 _SUBSYSTEM = 6 << 8
-_DESTROY, _LIST, _GET_BYNAME = 3, 7, 14
+_DESTROY, _LIST = 3, 7
 _PROTOCOL, _SETNAME, _TYPENAME, _FAMILY, _FLAGS, _DATA, _ADT, _INDEX = 1, 2, 3, 5, 6, 7, 8, 11
 _REFERENCES = 25
 # Within a member; the last is the name of one in a list:set.
 _IP, _CIDR, _PORT, _PROTO, _MEMBER = 1, 3, 4, 7, 18
 _LIST_HEADER = 1 << 2
-# GET_BYNAME and the index in listings came with protocol 7 (Linux 4.18); requests in 6 are answered by all.
-_PROTOCOL_VERSION = b"\6"
+# The index in listings came with protocol 7 (Linux 4.18); requests in 6 are answered by all.
+_OLD, _NEW = b"\6", b"\7"
+# IPSET_ERR_PROTOCOL
+_UNKNOWN_PROTOCOL = 4097
 _FAMILIES = {2: Family.IPV4, 10: Family.IPV6}
 _PER_MESSAGE = 200
 
@@ -42,35 +52,36 @@ class IpsetConnection:
 
     def sets(self, with_members: Container[str] = ()) -> list[IpSet]:
         """List all sets by their headers, those that are named and list:set with members. Raises KernelError."""
-        for _ in range(20):
-            payload = _HEAD + attribute(_FLAGS, _LIST_HEADER.to_bytes(4, "big"))
-            payloads, torn = self._netlink.dump(_SUBSYSTEM | _LIST, payload)
-            if not torn:
-                break
         result = []
-        for payload in payloads:
-            parts = dict(attributes(payload, 4))
+        for payload in self._headers():
+            parts = parts_of(payload, 4)
             name, kind = _text(parts[_SETNAME]), _text(parts[_TYPENAME])
-            header = dict(attributes(parts.get(_DATA, b"")))
+            header = parts_of(parts.get(_DATA, b""))
             result.append(
                 IpSet(
                     name=name,
                     type=kind,
                     family=_FAMILIES.get(parts.get(_FAMILY, b"\0")[0]),
                     references=int.from_bytes(header.get(_REFERENCES, b""), "big"),
-                    index=int.from_bytes(parts[_INDEX], "big") if _INDEX in parts else self._index(name),
+                    index=int.from_bytes(parts[_INDEX], "big") if _INDEX in parts else None,
                     members=self._members(name) if kind == "list:set" or name in with_members else (),
                 )
             )
         return result
 
-    def _index(self, name: str) -> int | None:
-        try:
-            answer = self._netlink.request(_SUBSYSTEM | _GET_BYNAME, _NEW_HEAD + _name(name))
-        except KernelError:
-            return None
-        index = dict(attributes(answer or b"", 4)).get(_INDEX)
-        return None if index is None else int.from_bytes(index, "big")
+    def _headers(self) -> list[bytes]:
+        # In one go: asked for one set, the kernel looks for its name among all.
+        flags = attribute(_FLAGS, _LIST_HEADER.to_bytes(4, "big"))
+        for _ in range(20):
+            try:
+                payloads, torn = self._netlink.dump(_SUBSYSTEM | _LIST, _NEW_HEAD + flags)
+            except KernelError as error:
+                if error.errno != _UNKNOWN_PROTOCOL:
+                    raise
+                payloads, torn = self._netlink.dump(_SUBSYSTEM | _LIST, _HEAD + flags)
+            if not torn:
+                break
+        return payloads
 
     def _members(self, name: str) -> tuple[str, ...]:
         try:
@@ -101,24 +112,25 @@ class IpsetConnection:
         return failures
 
     def _destroy_some(self, names: list[str]) -> dict[str, int]:
-        by_sequence = {self._netlink.next_sequence(): name for name in names}
-        self._netlink.send(
-            b"".join(
-                message(_SUBSYSTEM | _DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, _HEAD + _name(name))
-                for sequence, name in by_sequence.items()
-            )
-        )
-        failures = {}
-        while by_sequence:
+        first = self._netlink.take_sequences(len(names))
+        encoded = [name.encode("utf-8", "surrogateescape") + b"\0" for name in names]
+        messages = named_messages(_SUBSYSTEM | _DESTROY, first, _HEAD, _SETNAME, encoded)
+        messages[-1] = acknowledged(messages[-1])  # refusals come unasked
+        self._netlink.send(b"".join(messages))
+        failures: dict[str, int] = {}
+        done = False
+        while not done:
             for reply in self._netlink.receive():
-                name = by_sequence.pop(reply.sequence, None) if reply.type == NLMSG_ERROR else None
-                if name is not None and (code := -struct.unpack_from("=i", reply.payload)[0]):
-                    failures[name] = code
+                place = reply.sequence - first
+                if reply.type == NLMSG_ERROR and 0 <= place < len(names):
+                    done = done or place == len(names) - 1
+                    if code := -struct.unpack_from("=i", reply.payload)[0]:
+                        failures[names[place]] = code
         return failures
 
 
-_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _PROTOCOL_VERSION)
-_NEW_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, b"\7")
+_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _OLD)
+_NEW_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _NEW)
 
 
 def _member(element: dict[int, bytes]) -> str:

@@ -10,15 +10,15 @@ from pathlib import Path
 from ..errors import BatchRefused, KernelError
 from ..host import Interest
 from ..model import Family, Policy, Rule, Table, TableChange, TableKey
-from ._legacy_blob import Blob
+from ._legacy_blob import Blob, well_formed
 from ._legacy_rules import decode_entry
 from ._namespace import Namespace
 from ._xt import SetNames
 
 __all__ = ["LegacyTable", "legacy_tables"]
 
-# A match or target named set or SET, as entries hold its 29 bytes.
-_SET = re.compile(rb"(?:set|SET)\0{26}")
+# The name of a match or target set or SET; other words that end so are told apart when the rule is decoded.
+_SET = re.compile(rb"(?:set|SET)\0")
 
 
 def legacy_tables(family: Family) -> tuple[str, ...]:
@@ -50,10 +50,14 @@ class LegacyTable:
         return self._namespace.run(Blob, self.key).equals(self._blob)
 
     def table(self, sets: SetNames) -> Table:
-        """Return the table, with the rules of the chains that are of interest.
+        """Return the table, with the rules of the chains that are of interest. Raises KernelError (EPROTO).
 
         `sets` maps an ipset's index to its name; read after this object was made, it is true for every rule.
         """
+        with well_formed(self.key):
+            return self._table(sets)
+
+    def _table(self, sets: SetNames) -> Table:
         blob = self._blob
         rules: dict[str, tuple[Rule, ...]] = {}
         names = blob.user_chains
@@ -94,14 +98,15 @@ class LegacyTable:
         """Apply a change and write the table back, if the kernel still has what was read.
 
         Everything that stays keeps its order and its counters, those of policies included. Raises BatchRefused for
-        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was); nothing
-        is applied then.
+        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was), and has
+        changed nothing then.
         """
         blob = self._blob
-        try:
-            cut = blob.without(change.delete, change.flush, ((rule.chain, rule.index) for rule in change.rules))
-        except KeyError as error:
-            raise KernelError(errno.ENOENT, f"legacy table {self.key.name}: chain {error.args[0]}") from None
+        with well_formed(self.key):
+            try:
+                cut = blob.without(change.delete, change.flush, ((rule.chain, rule.index) for rule in change.rules))
+            except LookupError as error:
+                raise KernelError(errno.ENOENT, f"legacy table {self.key.name}: {error.args[0]}") from None
         if cut.dangling:
             raise BatchRefused({(self.key, "chain", name): errno.EMLINK for name in sorted(cut.dangling)})
         self._namespace.run(blob.replace, cut)

@@ -8,6 +8,7 @@ stays goes back byte by byte, but for the offsets of its jumps (DESIGN.md, "Why 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import errno
 import functools
@@ -21,7 +22,7 @@ from typing import NamedTuple, Self
 from ..errors import KernelError
 from ..model import Family, TableKey
 
-__all__ = ["Blob", "Chain", "Cut"]
+__all__ = ["Blob", "Chain", "Cut", "well_formed"]
 
 # The same numbers in both families (IPT_SO_…, IP6T_SO_…).
 _GET_INFO, _GET_ENTRIES, _SET_REPLACE, _SET_ADD_COUNTERS = 64, 65, 64, 65
@@ -64,6 +65,15 @@ class _Replace(ctypes.Structure):  # struct ipt_replace
     )
 
 
+@contextlib.contextmanager
+def well_formed(key: TableKey) -> Iterator[None]:
+    """Turn what goes wrong in a block of entries that is not what it should be into KernelError (EPROTO)."""
+    try:
+        yield
+    except (struct.error, IndexError, ValueError) as error:
+        raise KernelError(errno.EPROTO, f"legacy table {key.name}: it is malformed ({error})") from error
+
+
 class Chain(NamedTuple):
     """A chain's place: its rules are from `begin` to `end`, where its policy or its last return is.
 
@@ -80,9 +90,9 @@ class Chain(NamedTuple):
 @functools.cache
 def _head_pattern(size_at: int, head: int) -> re.Pattern[bytes]:
     sizes = _SIZES.pack(head, head + _ERROR_TARGET)
-    target = struct.pack("=H", _ERROR_TARGET) + _ERROR.ljust(30, b"\0")
     between = b".{%d}" % (head - size_at - len(sizes))
-    return re.compile(re.escape(sizes) + between + re.escape(target) + b"([^\\0]*)\\0", re.DOTALL)
+    target = re.escape(struct.pack("=H", _ERROR_TARGET) + _ERROR) + b".{24}"  # old kernels leave bytes behind a name
+    return re.compile(re.escape(sizes) + between + target + b"([^\\0]*)\\0", re.DOTALL)
 
 
 class Blob:
@@ -100,10 +110,8 @@ class Blob:
     @functools.cached_property
     def chains(self) -> dict[str, Chain]:
         """The chains by name. Raises KernelError (EPROTO) if the entries are not what they should be."""
-        try:
+        with well_formed(self.key):
             return {chain.name: chain for chain in self._chains()}
-        except (struct.error, IndexError):
-            raise KernelError(errno.EPROTO, f"legacy table {self.key.name}: an entry is malformed") from None
 
     @functools.cached_property
     def _by_offset(self) -> dict[int, str]:
@@ -123,11 +131,18 @@ class Blob:
         found = [
             (head.start() - size_at, head[1]) for head in _head_pattern(size_at, self.head).finditer(self.entries)
         ]
-        for (head, name), (following, _) in itertools.pairwise(found):
+        if not found or found[-1][0] + size != len(self.entries):
+            raise ValueError("a table without an end")
+        head, name = found[0]
+        for following, next_name in found[1:]:
             end = following - last_size
             if not self.entries.startswith(last_sizes, end + size_at):  # not a plain return, as iptables has it
                 *_, end = self.offsets(head + size, following)
-            yield Chain(name.decode("utf-8", "surrogateescape"), head, head + size, end, following)
+                if end + self.length(end) != following:
+                    continue  # bytes in the middle of an entry that look like a head
+            begun, begun_name = head, name
+            head, name = following, next_name
+            yield Chain(begun_name.decode("utf-8", "surrogateescape"), begun, begun + size, end, following)
 
     @property
     def user_chains(self) -> tuple[str, ...]:
@@ -143,7 +158,10 @@ class Blob:
         unpack, entries, size_at = _SIZES.unpack_from, self.entries, self.size_at
         while begin < end:
             yield begin
-            begin += unpack(entries, begin + size_at)[1]
+            length = unpack(entries, begin + size_at)[1]
+            if length < self.head:
+                raise ValueError("an entry without an end")
+            begin += length
 
     def length(self, offset: int) -> int:
         """Return the length of an entry."""
@@ -174,6 +192,8 @@ class Blob:
             # An empty name is a standard target.
             if not entries[begin + target + 2] and verdict(entries, begin + target + 32)[0] in targets:
                 return True
+            if length < self.head:
+                raise ValueError("an entry without an end")
             begin += length
         return False
 
@@ -204,8 +224,8 @@ class Blob:
         for name, index in rules:
             by_chain.setdefault(name, set()).add(index)
         for name, places in by_chain.items():
-            offsets = self.offsets(self.chains[name].begin, self.chains[name].end)
-            removed += [(offset, offset + self.length(offset)) for i, offset in enumerate(offsets) if i in places]
+            offsets = list(self.offsets(self.chains[name].begin, self.chains[name].end))
+            removed += [(offsets[place], offsets[place] + self.length(offsets[place])) for place in places]
         return Cut(self, _joined(sorted(removed)), {chain.begin: chain.name for chain in gone})
 
     def replace(self, cut: Cut) -> None:
@@ -264,6 +284,10 @@ class Cut:
             gone += offset - self._begins[place]
         return offset - gone
 
+    def _is_inside(self, offset: int) -> bool:
+        place = bisect.bisect_right(self._ends, offset)
+        return place < len(self._begins) and self._begins[place] < offset
+
     def _move_jumps(self, blob: Blob, piece: bytearray, start: int, gone: Mapping[int, str]) -> int:
         """Move the jumps in a piece that began at `start`; return how many entries it has."""
         offset = count = 0
@@ -275,9 +299,13 @@ class Cut:
             if not piece[place + 2]:  # a standard target: a verdict, or where to go on
                 verdict = verdicts.unpack_from(piece, place + 32)[0]
                 if verdict >= 0:
-                    if verdict in gone and verdict != start + offset + length:
+                    if verdict in gone:
                         self.dangling.add(gone[verdict])
+                    elif verdict != start + offset + length and self._is_inside(verdict):
+                        raise ValueError("a jump into the middle of a chain")
                     verdicts.pack_into(piece, place + 32, self.moved(verdict))
+            if length < blob.head:
+                raise ValueError("an entry without an end")
             offset += length
             count += 1
         return count
@@ -299,6 +327,10 @@ def _read(key: TableKey) -> tuple[_Info, bytearray]:
                 if error.errno == errno.EAGAIN:  # it grew or shrank between the two questions
                     continue
                 raise
+            again = _Info(name=name)
+            connection.get(_GET_INFO, again)
+            if bytes(again) != bytes(info):  # another table of the same size
+                continue
             del answer[:start]
             return info, answer
     raise KernelError(errno.EAGAIN, f"legacy table {key.name} changes faster than it can be read")
@@ -308,8 +340,8 @@ def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return sorted places with those that touch made one."""
     result: list[tuple[int, int]] = []
     for begin, end in places:
-        if result and result[-1][1] == begin:
-            result[-1] = (result[-1][0], end)
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
         else:
             result.append((begin, end))
     return result

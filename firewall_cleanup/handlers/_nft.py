@@ -41,8 +41,6 @@ _FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge"
 _FAMILY_NUMBERS = {name: number for number, name in _FAMILIES.items()}
 _DUMP_TRIES = 20
 _POLICIES = {0: "DROP", 1: "ACCEPT"}
-# One request costs as much as reading so many rules more (measured).
-_RULES_PER_REQUEST = 24
 
 
 def _attribute_head(number: int) -> bytes:
@@ -66,7 +64,8 @@ _JUMP = re.compile(
     + b"([^\0]+)",
     re.DOTALL,
 )
-_SET_WORDS = (b"\0set\0", b"\0SET\0")  # the names of the xtables extensions, as attributes hold them
+# The names of the xtables extensions that use sets, as attributes hold them.
+_SET_WORDS = tuple(struct.pack("=HH", 8, 1) + name for name in (b"set\0", b"SET\0"))
 
 
 @attrs.frozen
@@ -79,6 +78,13 @@ class _RawTable:
     rules: dict[str, list[bytes]] = attrs.field(factory=dict)
     maybe: dict[str, list[bytes]] = attrs.field(factory=dict)
     mapped: dict[str, str] = attrs.field(factory=dict)
+
+    def take(self, chain: str, payloads: list[bytes], owned: Collection[bytes]) -> None:
+        """Keep the rules of a chain, if it is to be read whole or one of them may matter."""
+        if chain in self.rules or any(name in owned for payload in payloads for name in _JUMP.findall(payload)):
+            self.rules[chain] = payloads
+        elif any(word in payload for payload in payloads for word in _SET_WORDS):
+            self.maybe[chain] = payloads
 
 
 @attrs.frozen
@@ -194,28 +200,15 @@ class NftConnection:
         to_read = [name for name in whole if table.uses[name]]
         if owned or interest.any_set_matters():
             to_read += [name for name in table.chains if name not in owned and table.uses[name]]
-        sift = _Sift(table, owned)
-        by_chain = sum(table.uses[name] + _RULES_PER_REQUEST for name in to_read)
         where = _nfgen(key.family.number) + _string(1, key.name)
-        if sum(table.uses.values()) < by_chain:
-            wanted = {_bytes(name): name for name in to_read}
-            if self._rules_of_table(where, wanted, sift):
+        targets = {_bytes(name)[:-1] for name in owned}
+        # Chain by chain: asked for a whole table, the kernel counts from the first rule again for each 32 KiB.
+        for name in to_read:
+            payloads: list[bytes] = []
+            if self._torn(_GET_RULE, where + _string(_RULE_CHAIN, name), payloads.append):
                 return False
-        elif any(self._rules(where, name, sift) for name in to_read):
-            return False
-        sift.end()
+            table.take(name, payloads, targets)
         return self._maps(key, table.mapped)
-
-    def _rules_of_table(self, where: bytes, wanted: Mapping[bytes, str], sift: _Sift) -> bool:
-        def take(payload: bytes) -> None:
-            name = wanted.get(parts_of(payload, 4)[_RULE_CHAIN])
-            if name is not None:
-                sift.rule(name, payload)
-
-        return self._torn(_GET_RULE, where, take)
-
-    def _rules(self, where: bytes, chain: str, sift: _Sift) -> bool:
-        return self._torn(_GET_RULE, where + _string(2, chain), lambda payload: sift.rule(chain, payload))
 
     def _torn(self, kind: int, payload: bytes, take: Callable[[bytes], object]) -> bool:
         try:
@@ -282,39 +275,6 @@ class NftConnection:
         if not done and not failures:
             raise KernelError(errno.EPROTO, "nf_tables did not answer a batch")
         return failures
-
-
-class _Sift:
-    """Keeps of a table's rules those of chains that are read whole, and of others those that may matter.
-
-    The rules of one chain come one after the other. What a foreign chain holds is dropped once it is known not to
-    matter, so that a node's memory is not filled with other people's rules.
-    """
-
-    def __init__(self, table: _RawTable, owned: Collection[str]) -> None:
-        self._table = table
-        self._owned = {name.encode("utf-8", "surrogateescape") for name in owned}
-        self._chain, self._payloads = "", list[bytes]()
-
-    def rule(self, chain: str, payload: bytes) -> None:
-        """Take the next rule."""
-        whole = self._table.rules.get(chain)
-        if whole is not None:
-            whole.append(payload)
-            return
-        if chain != self._chain:
-            self.end()
-            self._chain = chain
-        self._payloads.append(payload)
-
-    def end(self) -> None:
-        """Decide about the chain whose rules came last."""
-        payloads, owned = self._payloads, self._owned
-        if any(name in owned for payload in payloads for name in _JUMP.findall(payload)):
-            self._table.rules[self._chain] = payloads
-        elif any(word in payload for payload in payloads for word in _SET_WORDS):
-            self._table.maybe[self._chain] = payloads
-        self._chain, self._payloads = "", []
 
 
 @attrs.frozen

@@ -85,10 +85,14 @@ class Host:
         """Read a legacy table. Raises KernelError."""
         return self.iptables[key.family].open_legacy(key, interest)
 
-    def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
-        """Return the sets of a family and those of none, some with their members. Raises KernelError."""
-        handler = self.ipset.get(family)
-        return [] if handler is None else handler.sets(with_members)
+    def sets(self, families: Iterable[Family], with_members: Container[str] = ()) -> list[IpSet]:
+        """Return the sets of some families and those of none, some with their members. Raises KernelError."""
+        handlers = {family: handler for family in families if (handler := self.ipset.get(family)) is not None}
+        for handler in handlers.values():  # the kernel lists the sets of all families at once
+            if handler.connection is not None:
+                found = handler.connection.sets(with_members)
+                return [item for item in found if item.family is None or item.family in handlers]
+        return []
 
     def destroy_sets(self, names: Iterable[str]) -> dict[str, int]:
         """Destroy sets; return the errno of each that the kernel refused. Raises KernelError."""

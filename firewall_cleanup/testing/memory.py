@@ -191,13 +191,12 @@ class MemoryHost:
             raise KernelError(self.errors[key], f"legacy table {key.name}")
         return _OpenTable(self, key, self._tables[key], as_read(self._tables[key], interest))
 
-    def sets(self, family: Family, with_members: Container[str] = ()) -> list[IpSet]:
-        """Return the sets of a family and those of none; members of list:set and where they are wanted."""
+    def sets(self, families: Iterable[Family], with_members: Container[str] = ()) -> list[IpSet]:
+        """Return the sets of some families and those of none; members of list:set and where they are wanted."""
         if "list" in self.errors:
             raise KernelError(self.errors["list"], "netlink dump")
-        found = [item for item in self.state.sets.values() if item.family in {family, None}]
-        if self._is_gap("ipset", family):
-            return []
+        wanted = {family for family in families if not self._is_gap("ipset", family)}
+        found = [item for item in self.state.sets.values() if item.family in wanted or (wanted and not item.family)]
         return [
             item if item.type == "list:set" or item.name in with_members else attrs.evolve(item, members=())
             for item in found

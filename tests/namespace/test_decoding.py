@@ -208,7 +208,7 @@ def text_of(rules: dict[str, str], family: Family) -> str:
 def decoded(sandbox: Sandbox, backend: Backend, family: Family) -> dict[str, dict[str, tuple[Rule, ...]]]:
     """The rules by table and chain as the handlers see them, those of owned chains included."""
     with Handlers.open(netns=sandbox.path) as handlers, open_host(handlers) as host:
-        names = {item.index: item.name for each in Family for item in host.sets(each)}
+        names = {item.index: item.name for item in host.sets(Family)}
         if backend is Backend.NFT:
             dump = host.dump_nft(Interest())
             return {key.name: dict(t.rules) for key, t in dump.tables(names).items() if key.family is family}

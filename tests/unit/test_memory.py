@@ -144,7 +144,7 @@ def test_sets_have_names_only_if_they_were_listed() -> None:
     unknown, known = (host.dump_nft(EVERYTHING).tables(names)[key()].rules["INPUT"][0] for names in ({}, {1: "a"}))
     assert (unknown.opaque, unknown.sets, unknown.matches) == (("set",), frozenset(), ())
     assert (known.opaque, known.sets) == ((), {"a"})
-    assert host.sets(V4)[0].index == 1
+    assert host.sets([V4])[0].index == 1
 
 
 def test_a_rule_needs_its_sets() -> None:
@@ -158,8 +158,8 @@ def test_references_are_counted() -> None:
     tables = {key(): f"-A INPUT {twice} -j DROP", key("nat", V6, LEGACY): "-A INPUT -j SET --add-set a src"}
     sets = [IpSet("a", "hash:ip", V4), IpSet("l", "list:set", members=("a",)), IpSet("b", "hash:ip", V6)]
     host = node(tables, sets)
-    assert {item.name: item.references for item in host.sets(V4)} == {"a": 4, "l": 0}
-    assert {item.name for item in host.sets(V6)} == {"b", "l"}
+    assert {item.name: item.references for item in host.sets([V4])} == {"a": 4, "l": 0}
+    assert {item.name for item in host.sets([V6])} == {"b", "l"}
     assert host.destroy_sets(["a", "none", "l", "b"]) == {"a": 4100, "none": errno.ENOENT}
     assert host.writes == 2
     assert set(host.state.sets) == {"a"}
@@ -170,7 +170,7 @@ def test_references_are_counted() -> None:
 def test_a_set_lingers_after_nf_tables_only() -> None:
     host = node({key(): "-A a -m set --match-set s src -j DROP"}, busy_polls=2)
     host.commit_nft(change(flush=("a",)), host.generation)
-    assert host.sets(V4)[0].references == 1
+    assert host.sets([V4])[0].references == 1
     assert [host.destroy_sets(["s"]) for _ in range(3)] == [{"s": 4100}, {"s": 4100}, {}]
 
 
@@ -282,7 +282,11 @@ def test_switches_that_fail() -> None:
     host = node(
         {WHOLE: TEXT}, errors={WHOLE: errno.EPERM, "tables": errno.EACCES, "list": errno.EPERM, "dump": errno.EPERM}
     )
-    for read in (lambda: host.open_legacy(WHOLE, EVERYTHING), lambda: host.sets(V4), lambda: host.dump_nft(EVERYTHING)):
+    for read in (
+        lambda: host.open_legacy(WHOLE, EVERYTHING),
+        lambda: host.sets([V4]),
+        lambda: host.dump_nft(EVERYTHING),
+    ):
         with pytest.raises(KernelError) as raised:
             read()
         assert raised.value.errno == errno.EPERM
@@ -294,7 +298,7 @@ def test_gaps_hide_what_their_handler_would_read() -> None:
     host = node({key(): TEXT, WHOLE: TEXT}, [IpSet("a", "hash:ip", V4)], [NativeTable("ip", "x")])
     host.gaps = (Gap("no", V4), Gap("no", V4, subsystem="ipset"), Gap("no", subsystem="nftables"))
     dump = host.dump_nft(EVERYTHING)
-    assert (dump.tables({}), dump.native_tables, host.legacy_tables(V4), host.sets(V4)) == ({}, (), (), [])
+    assert (dump.tables({}), dump.native_tables, host.legacy_tables(V4), host.sets([V4])) == ({}, (), (), [])
 
 
 def test_others_may_not_do_the_impossible() -> None:

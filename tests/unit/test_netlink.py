@@ -280,18 +280,37 @@ def test_batch_without_an_answer_is_no_success(wire) -> None:  # type: ignore[no
 
 
 def test_destroy_bytes(wire) -> None:  # type: ignore[no-untyped-def]
-    made = wire(
-        lambda data: [ack(sequence, code) for (_k, _f, sequence, _p), code in zip(parse(data), CODES, strict=True)]
-    )
-    assert IpsetConnection().destroy(["a", "busy", "gone"]) == {"busy": 4100, "gone": errno.ENOENT}
+    """Refusals come unasked; one acknowledgement, of the last, tells that all were looked at."""
+
+    def answer(data: bytes) -> list[bytes]:
+        asked = zip(parse(data), (0, 4100, errno.ENOENT, 0), strict=True)
+        return [ack(sequence, code) for (_kind, flags, sequence, _payload), code in asked if code or flags & 4]
+
+    made = wire(answer)
+    assert IpsetConnection().destroy(["a", "busy", "gone", "b"]) == {"busy": 4100, "gone": errno.ENOENT}
     (data,) = made.sent
     assert [(kind, flags, payload) for kind, flags, _sequence, payload in parse(data)] == [
-        (0x0603, 5, b"\0\0\0\0" + b"\x05\0\x01\0\x06\0\0\0" + attribute(2, name))
-        for name in (b"a\0", b"busy\0", b"gone\0")
+        (0x0603, flags, b"\0\0\0\0" + b"\x05\0\x01\0\x06\0\0\0" + attribute(2, name))
+        for name, flags in ((b"a\0", 1), (b"busy\0", 1), (b"gone\0", 1), (b"b\0", 5))
     ]
 
 
-CODES = (0, 4100, errno.ENOENT)
+def test_destroy_whose_last_is_refused(wire) -> None:  # type: ignore[no-untyped-def]
+    wire(lambda data: [ack(parse(data)[-1][2], errno.ENOENT)])
+    assert IpsetConnection().destroy(["a", "gone"]) == {"gone": errno.ENOENT}
+
+
+def test_lists_on_old_kernels(wire) -> None:  # type: ignore[no-untyped-def]
+    """Before 4.18 the newer protocol is refused, and indexes are not told."""
+
+    def answer(data: bytes) -> list[bytes]:
+        (_kind, _flags, sequence, payload) = parse(data)[0]
+        if b"\x05\0\x01\0\x07" in payload:
+            return [ack(sequence, 4097)]
+        return [message(0x0607, 2, sequence, header(b"x", b"hash:ip", 2, None, 3)) + done(sequence)]
+
+    wire(answer)
+    assert [(item.name, item.index) for item in IpsetConnection().sets()] == [("x", None)]
 
 
 def test_destroy_of_all_is_refused(wire) -> None:  # type: ignore[no-untyped-def]
@@ -303,7 +322,7 @@ def test_destroy_of_all_is_refused(wire) -> None:  # type: ignore[no-untyped-def
     assert IpsetConnection().destroy([]) == {}
 
 
-def header(name: bytes, kind: bytes, family: int, index: int, references: int) -> bytes:
+def header(name: bytes, kind: bytes, family: int, index: int | None, references: int) -> bytes:
     data = attribute(25, references.to_bytes(4, "big"))
     return (
         b"\x02\0\0\0"
@@ -311,7 +330,7 @@ def header(name: bytes, kind: bytes, family: int, index: int, references: int) -
         + attribute(2, name + b"\0")
         + attribute(3, kind + b"\0")
         + attribute(5, bytes([family]))
-        + attribute(11, index.to_bytes(2, "big"))
+        + (b"" if index is None else attribute(11, index.to_bytes(2, "big")))
         + attribute(0x8007, data)
     )
 

@@ -54,7 +54,7 @@ def test_lists_of_sets_go_before_their_members() -> None:
         IpSet("kube-router-local-ips", "hash:ip", V4),
         IpSet("inet6:kube-router-svip", "hash:ip", V6),
     ]
-    assert planned({}, sets).set_names() == ("kube-router-svip", "inet6:kube-router-svip", "kube-router-local-ips")
+    assert planned({}, sets).set_names() == ("kube-router-svip", "kube-router-local-ips", "inet6:kube-router-svip")
 
 
 @pytest.mark.parametrize("backend", [NFT, LEGACY])
