@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import bisect
 import errno
-import re
-from pathlib import Path
 
 from ..errors import BatchRefused, KernelError
 from ..host import Interest
-from ..model import Family, Policy, Rule, Table, TableChange, TableKey
+from ..model import Policy, Rule, Table, TableChange, TableKey
 from ._legacy_blob import Blob, well_formed
 from ._legacy_rules import decode_entry
 from ._namespace import Namespace
 from ._xt import SetNames
 
-__all__ = ["LegacyTable", "legacy_tables"]
+__all__ = ["LegacyTable"]
 
-# The name of a match or target set or SET; other words that end so are told apart when the rule is decoded.
-_SET = re.compile(rb"(?:set|SET)\0")
-
-
-def legacy_tables(family: Family) -> tuple[str, ...]:
-    """Return the names of the legacy tables of the calling thread's network namespace.
-
-    Empty if the kernel has no legacy iptables for the family. Raises OSError if the list may not be read.
-    """
-    name = "ip_tables_names" if family is Family.IPV4 else "ip6_tables_names"
-    try:
-        return tuple(sorted(Path("/proc/thread-self/net", name).read_text().split()))
-    except FileNotFoundError:
-        return ()
+# The names of the match and the target that use sets; what else holds these bytes is told apart by decoding it.
+_SET_WORDS = (b"set\0", b"SET\0")
 
 
 class LegacyTable:
     """A legacy table, read at one moment. Nothing is written before `commit`.
 
-    Reading a table that is not there makes it: only what `legacy_tables` names may be opened.
+    Reading a table that is not there makes it: only what `probe.legacy_tables` names may be opened.
     """
 
     def __init__(self, key: TableKey, interest: Interest, namespace: Namespace) -> None:
@@ -67,21 +52,18 @@ class LegacyTable:
         rules.update((name, self._rules(name, sets)) for name in whole)
         if len(owned) < len(names) and (owned or self._interest.any_set_matters()):
             targets = frozenset(blob.chains[name].begin for name in owned)
-            used = [found.start() for found in _SET.finditer(blob.entries)]
             for name in names:
-                if name not in owned and (found_rules := self._if_it_matters(name, targets, used, sets)):
-                    rules[name] = found_rules
+                if name not in owned and (found := self._if_it_matters(name, targets, sets)):
+                    rules[name] = found
         policies = {chain.name: Policy(blob.target(chain.end), *blob.counters(chain.end)) for chain in builtin}
         return Table(self.key, policies, names, rules)
 
-    def _if_it_matters(
-        self, name: str, targets: frozenset[int], used: list[int], sets: SetNames
-    ) -> tuple[Rule, ...] | None:
+    def _if_it_matters(self, name: str, targets: frozenset[int], sets: SetNames) -> tuple[Rule, ...] | None:
         """Return the rules of a foreign chain if one of them jumps to an owned one, or uses a set that matters."""
         chain = self._blob.chains[name]
         if self._blob.jumps_to(chain.begin, chain.end, targets):
             return self._rules(name, sets)
-        if bisect.bisect(used, chain.begin) < bisect.bisect(used, chain.end):
+        if any(self._blob.entries.find(word, chain.begin, chain.end) >= 0 for word in _SET_WORDS):
             rules = self._rules(name, sets)
             if any(self._interest.matters(used_set) for rule in rules for used_set in rule.sets):
                 return rules

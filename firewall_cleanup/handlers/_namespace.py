@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ..errors import NamespaceError, explain
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["Namespace"]
 
@@ -56,6 +58,8 @@ class Namespace:
         if self._executor is None:
             if self.is_callers:
                 return function(*args, **kwargs)
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - most runs stay where they are
+
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="netns")
             try:
                 self._executor.submit(_enter, self._descriptor).result()

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..errors import FirewallCleanupError, KernelError
-from ..host import Interest
+from ..host import Interest, LegacyTable
 from ..model import (
     Address,
     Change,
@@ -28,7 +28,6 @@ from ..model import (
 )
 from . import Handlers, probe
 from ._handler import Handler
-from ._legacy import LegacyTable
 from ._namespace import Namespace
 from ._nft import NftConnection, NftDump
 from .files import find_traces

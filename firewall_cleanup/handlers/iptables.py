@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ..host import Interest
 from ..model import Backend, Family, TableKey
+from . import probe
 from ._handler import FamilyHandler, NetNs, connect
-from ._legacy import LegacyTable, legacy_tables
 from ._namespace import Namespace
 from ._nft import NftConnection
 from .nftables import connect_nft
+
+if TYPE_CHECKING:
+    from ._legacy import LegacyTable
 
 __all__ = ["IptablesHandler"]
 
@@ -37,11 +40,13 @@ class IptablesHandler(FamilyHandler[NftConnection]):
 
     def legacy_tables(self) -> tuple[TableKey, ...]:
         """Return the legacy tables that exist. Raises OSError if the kernel does not let us look."""
-        names = self.namespace.run(legacy_tables, self.family)
+        names = self.namespace.run(probe.legacy_tables, self.family)
         return tuple(TableKey(self.family, Backend.LEGACY, name) for name in names)
 
     def open_legacy(self, key: TableKey, interest: Interest) -> LegacyTable:
         """Read a legacy table. Raises KernelError."""
+        from ._legacy import LegacyTable  # noqa: PLC0415 - most nodes have no legacy table, and need no ctypes
+
         return LegacyTable(key, interest, self.namespace)
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["has_ipv6", "is_loaded"]
+from ..model import Family
+
+__all__ = ["has_ipv6", "is_loaded", "legacy_tables"]
 
 # A symbol that is there whenever the subsystem is built in, for machines without modules.builtin (containers).
 _SYMBOLS = {
@@ -44,3 +46,15 @@ def _has_symbol(symbol: str | None, root: Path) -> bool:
 def has_ipv6(*, root: Path = Path("/")) -> bool:
     """Tell whether the kernel has IPv6 at all (it has none with `ipv6.disable=1`)."""
     return (root / "proc/thread-self/net/if_inet6").exists()
+
+
+def legacy_tables(family: Family) -> tuple[str, ...]:
+    """Return the names of the legacy tables of the calling thread's network namespace.
+
+    Empty if the kernel has no legacy iptables for the family. Raises OSError if the list may not be read.
+    """
+    name = "ip_tables_names" if family is Family.IPV4 else "ip6_tables_names"
+    try:
+        return tuple(sorted(Path("/proc/thread-self/net", name).read_text().split()))
+    except FileNotFoundError:
+        return ()

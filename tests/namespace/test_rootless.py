@@ -14,7 +14,7 @@ import pytest
 from scenes import ALL, NODES, Scene, as_nobody, clean, command, json_of, problems
 
 from firewall_cleanup import Backend, Family, FamilyState
-from firewall_cleanup.handlers import iptables
+from firewall_cleanup.handlers import probe
 from firewall_cleanup.handlers._netlink import NetlinkSocket
 from firewall_cleanup.testing.namespaces import NotAvailable, Sandbox
 from firewall_cleanup.testing.node import Node, short_hash
@@ -102,7 +102,7 @@ def test_legacy_tables_that_cannot_be_listed(new_sandbox, monkeypatch: pytest.Mo
     def refuse(_family: Family) -> tuple[str, ...]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(iptables, "legacy_tables", refuse)
+    monkeypatch.setattr(probe, "legacy_tables", refuse)
     report = clean(sandbox)
     assert (report.exit_code, report.changed, report.residue) == (1, True, ())
     assert [(gap.family, gap.backend) for gap in report.gaps] == [(family, Backend.LEGACY) for family in Family]

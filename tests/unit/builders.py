@@ -71,8 +71,7 @@ def clean(
 ) -> CleanupReport:
     clock = clock or Clock()
     chosen = Settings(clock=clock, sleep=clock.sleep, lock=host.lock, **settings)
-    report = run(host, KUBE_ROUTER, controllers, chosen)
-    return report
+    return run(host, KUBE_ROUTER, controllers, chosen)
 
 
 def lines(host: MemoryHost, where: TableKey, chain: str) -> list[str]:
