@@ -70,17 +70,17 @@ def short(lines: Iterable[str]) -> Iterator[str]:
 
 
 def fold(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines, but of items, which are indented by four, only the first with each kind of evidence."""
+    """Yield the lines, but of items, which are indented by six, only the first with each kind of evidence."""
     kinds = Counter[str]()
     for line in (*lines, ""):
-        if line.startswith("    "):
+        if line.startswith("      "):
             kind = " ".join(line.partition("  [")[2].split()[:2])
             kinds[kind] += 1
             if kinds[kind] == 1:
                 yield line
             continue
         if kinds.total() > len(kinds):
-            yield f"    … {kinds.total() - len(kinds)} more"
+            yield f"      … {kinds.total() - len(kinds)} more"
         kinds.clear()
         if line:
             yield line

@@ -9,19 +9,23 @@
 from ._version import __version__
 from .cli import add_cleanup_config, run_cleanup_config
 from .controllers import (
+    check,
     cleanup,
     cleanup_all,
     cleanup_network_policy,
     cleanup_routing,
     cleanup_service_proxy,
+    restore,
 )
-from .errors import FirewallCleanupError, NamespaceError, ResidueError
+from .errors import BackupError, FirewallCleanupError, NamespaceError, ResidueError
 from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
 from .report import CleanupReport, Holder, Outcome, Status
+from .restore_report import Restored, RestoreOutcome, RestoreReport
 
 __all__ = [
     "Backend",
+    "BackupError",
     "CleanupReport",
     "Controller",
     "Family",
@@ -38,14 +42,19 @@ __all__ = [
     "NftablesHandler",
     "Outcome",
     "ResidueError",
+    "RestoreOutcome",
+    "RestoreReport",
+    "Restored",
     "RoutingHandler",
     "Status",
     "__version__",
     "add_cleanup_config",
+    "check",
     "cleanup",
     "cleanup_all",
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "restore",
     "run_cleanup_config",
 ]

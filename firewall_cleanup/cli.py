@@ -13,14 +13,18 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .controllers import COMPONENTS, cleanup
-from .errors import NamespaceError
+from .controllers import COMPONENTS, check, cleanup, restore
+from .errors import BackupError, NamespaceError
 from .model import Controller, Family
 from .report import CleanupReport
-from .text import escape, summary
+from .restore_report import RestoreReport
+from .words import escape
+
+if TYPE_CHECKING:
+    from .plan_text import Line
 
 __all__ = ["add_cleanup_config", "main", "run_cleanup_config"]
 
@@ -64,6 +68,7 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
         help="how long to wait for the xtables lock, for the whole run (default: 30)",
     )
     add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
+    add("backup", metavar="DIR", help="first write all that will be removed into a fresh folder of DIR")
     add("output", choices=["text", "json"], default="text", help="how to report (default: text)")
     short = () if prefix else ("-v",)
     add("verbose", *short, action="store_true", help="list every object with what proves that it is owned")
@@ -89,6 +94,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 if there is anything to remove or something could not be read, else with 0; change nothing",
+    )
+    parser.add_argument(
+        "--restore",
+        metavar="DIR",
+        help="put back what --backup DIR holds, of all runs or of the folder of one; the rest stays as it is",
+    )
+    parser.add_argument(
         "--controller",
         action="append",
         choices=[controller.value for controller in Controller],
@@ -107,11 +122,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     args = parser.parse_args(arguments)
+    controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
+    components = args.component or list(COMPONENTS)
+    if args.check:
+        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge
+        if acts or args.cleanup_backup is not None or args.restore is not None:
+            parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
+        return _check(args, controllers, components)
+    if args.restore is not None:
+        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
+        if acts or args.cleanup_family or args.cleanup_remove_bridge or args.controller or args.component:
+            parser.error("argument --restore: it stands alone, but for --netns, --wait, --output and --verbose")
+        return _restore(args)
     if not args.cleanup_config:
+        if args.cleanup_backup is not None:
+            parser.error("argument --backup: it goes with --cleanup-config")
         parser.print_help()
         return 0
-    controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
-    return run_cleanup_config(args, controllers=controllers, components=args.component or list(COMPONENTS))
+    return run_cleanup_config(args, controllers=controllers, components=components)
 
 
 def run_cleanup_config(
@@ -125,40 +153,103 @@ def run_cleanup_config(
     SIGINT and SIGTERM stop it between two steps (in the main thread, where Python handles signals); what was done
     until then is reported. The caller exits.
     """
-    families = [Family(name) for name in args.cleanup_family] if args.cleanup_family else None
+
+    def run(component: str, stopped: Callable[[], int | None]) -> CleanupReport:
+        return cleanup(
+            component=component,
+            controllers=controllers,
+            families=_families(args),
+            netns=args.cleanup_netns,
+            dry_run=args.cleanup_dry_run,
+            wait=args.cleanup_wait,
+            remove_bridge=args.cleanup_remove_bridge,
+            backup=args.cleanup_backup,
+            stopped=stopped,
+        )
+
+    if args.cleanup_dry_run and args.cleanup_backup is not None:
+        return _wrong("a dry run removes nothing, so there is nothing for a backup")
+    return _run_each(run, args, components)
+
+
+def _check(args: argparse.Namespace, controllers: Iterable[Controller], components: Iterable[str]) -> int:
+    def run(component: str, stopped: Callable[[], int | None]) -> CleanupReport:
+        return check(
+            component=component,
+            controllers=controllers,
+            families=_families(args),
+            netns=args.cleanup_netns,
+            stopped=stopped,
+        )
+
+    return _run_each(run, args, components)
+
+
+def _restore(args: argparse.Namespace) -> int:
+    try:
+        with _stop_signals() as stopped:
+            report = restore(args.restore, netns=args.cleanup_netns, wait=args.cleanup_wait, stopped=stopped)
+    except (NamespaceError, BackupError) as error:
+        return _wrong(error)
+    _print(report, args)
+    return report.exit_code
+
+
+def _wrong(error: NamespaceError | BackupError | str) -> int:
+    print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
+    return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
+
+
+def _families(args: argparse.Namespace) -> list[Family] | None:
+    return [Family(name) for name in args.cleanup_family] if args.cleanup_family else None
+
+
+def _run_each(
+    run: Callable[[str, Callable[[], int | None]], CleanupReport], args: argparse.Namespace, components: Iterable[str]
+) -> int:
+    """Run it for each component, print each report, and return the exit status of all."""
     status = 0
     with _stop_signals() as stopped:
         for component in dict.fromkeys(components):
             try:
-                report = cleanup(
-                    component=component,
-                    controllers=controllers,
-                    families=families,
-                    netns=args.cleanup_netns,
-                    dry_run=args.cleanup_dry_run,
-                    wait=args.cleanup_wait,
-                    remove_bridge=args.cleanup_remove_bridge,
-                    stopped=stopped,
-                )
+                report = run(component, stopped)
             except NamespaceError as error:
-                print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
-                return 1 if error.errno in {errno.EPERM, errno.EACCES} else 2
+                return _wrong(error)
             _print(report, args)
             status = max(status, report.exit_code)
     return status
 
 
-def _print(report: CleanupReport, args: argparse.Namespace) -> None:
+def _print(report: CleanupReport | RestoreReport, args: argparse.Namespace) -> None:
     try:
         if args.cleanup_output == "json":
             print(json.dumps(report.to_dict(), indent=1))
         else:
-            for line in summary(report, verbose=args.cleanup_verbose):
-                print(line)
+            _print_text(_lines(report, verbose=args.cleanup_verbose))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; the work is done and its status still counts.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _lines(report: CleanupReport | RestoreReport, *, verbose: bool) -> Iterator[Line]:
+    # Who asks for JSON, or only imports the package, does not wait for these.
+    from .restore_text import restore_lines  # noqa: PLC0415
+    from .text import report_lines  # noqa: PLC0415
+
+    if isinstance(report, CleanupReport):
+        return report_lines(report, verbose=verbose)
+    return restore_lines(report, verbose=verbose)
+
+
+def _print_text(lines: Iterable[Line]) -> None:
+    if sys.stdout.isatty():
+        from .terminal import show  # noqa: PLC0415 - its import takes longer than most runs, and only a terminal needs it
+
+        show(lines)
+    else:
+        for line in lines:
+            print(line.plain)
 
 
 @contextmanager

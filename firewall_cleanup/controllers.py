@@ -6,22 +6,27 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TypedDict, Unpack
 
+import attrs
+
 from .components import Component
 from .components.kube_router import KUBE_ROUTER
 from .engine import Settings, run
 from .handlers import Handlers
-from .handlers.host import open_host
+from .handlers.host import Host, open_host
 from .model import Controller, Family
 from .report import CleanupReport
+from .restore_report import RestoreReport
 
 __all__ = [
     "COMPONENTS",
     "Options",
+    "check",
     "cleanup",
     "cleanup_all",
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "restore",
 ]
 
 COMPONENTS = {component.name: component for component in (KUBE_ROUTER,)}
@@ -36,6 +41,7 @@ class Options(TypedDict, total=False):
     dry_run: bool
     wait: float
     remove_bridge: bool
+    backup: str | os.PathLike[str] | None
     stopped: Callable[[], int | None]
 
 
@@ -49,6 +55,7 @@ def cleanup(
     dry_run: bool = False,
     wait: float = 30.0,
     remove_bridge: bool = False,
+    backup: str | os.PathLike[str] | None = None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Remove what some controllers of a component left in the kernel, and nothing else.
@@ -62,6 +69,8 @@ def cleanup(
         dry_run: plan and report, change nothing, take no lock.
         wait: seconds to wait for the xtables lock, for the whole call.
         remove_bridge: remove the pod bridge even if links (of pods) are attached to it; it is kept and reported else.
+        backup: a directory for a backup of what is removed, for `restore`. It gets a fresh folder before the first
+            change, if there is one to make; if that cannot be written, nothing is changed and a gap says why.
         stopped: asked between steps; the number of a signal ends the call early, which the report says.
 
     Returns:
@@ -82,10 +91,55 @@ def cleanup(
     wanted = None if families is None else tuple(sorted(set(families)))
     if wanted is not None and (not wanted or not all(isinstance(family, Family) for family in wanted)):
         raise ValueError("families: expected members of Family, at least one")
+    if backup is not None and dry_run:
+        raise ValueError("backup: a dry run removes nothing")
+    software = _component(component)
     settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, stopped=stopped)
     place = None if netns is None else os.fspath(netns)
     with open_host(handlers, netns=place, families=wanted) as host:
-        return run(host, _component(component), chosen, settings)
+        if backup is None:
+            return run(host, software, chosen, settings)
+        return _with_backup(host, software, chosen, settings, backup)
+
+
+def _with_backup(
+    host: Host,
+    component: Component,
+    controllers: frozenset[Controller],
+    settings: Settings,
+    directory: str | os.PathLike[str],
+) -> CleanupReport:
+    from .backup import Backup  # noqa: PLC0415 - most runs keep nothing
+
+    saver = Backup(directory, host, component=component.name)
+    report = run(host, component, controllers, attrs.evolve(settings, saver=saver))
+    return attrs.evolve(report, backup=None if saver.run is None else str(saver.run))
+
+
+def check(
+    handlers: Handlers | None = None,
+    *,
+    controllers: Iterable[Controller] = tuple(Controller),
+    component: str = KUBE_ROUTER.name,
+    families: Iterable[Family] | None = None,
+    netns: str | os.PathLike[str] | None = None,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> CleanupReport:
+    """Tell whether there is anything that `cleanup` would have to remove; change nothing, take no lock.
+
+    The report is that of a dry run, but its `exit_code` is 0 only if it is `clean`: nothing is there to remove of
+    what was selected, and nothing was left unread. `cleanup` says what the arguments mean.
+    """
+    report = cleanup(
+        handlers,
+        controllers=controllers,
+        component=component,
+        families=families,
+        netns=netns,
+        dry_run=True,
+        stopped=stopped,
+    )
+    return attrs.evolve(report, check=True)
 
 
 def _component(name: str) -> Component:
@@ -93,6 +147,40 @@ def _component(name: str) -> Component:
         return COMPONENTS[name]
     except KeyError:
         raise ValueError(f"component: {name!r} is not one of {', '.join(COMPONENTS)}") from None
+
+
+def restore(
+    directory: str | os.PathLike[str],
+    *,
+    netns: str | os.PathLike[str] | None = None,
+    handlers: Handlers | None = None,
+    wait: float = 30.0,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> RestoreReport:
+    """Put back what cleanups removed and wrote to a backup.
+
+    What is there already is left alone; a chain that is empty, a set or a service that has a part of what it had, is
+    filled. Of several cleanups the newest counts for each object. If an object is there but is another one, nothing
+    is changed.
+
+    Args:
+        directory: what `cleanup(backup=…)` got, or the folder of one run in it.
+        netns: a network namespace by name or path, if no handlers are given; by default the caller's own.
+        handlers: open handlers; what is missing is opened for this call.
+        wait: seconds to wait for the xtables lock, for the whole call.
+        stopped: asked between steps; the number of a signal ends the call early. The next one finishes it.
+
+    Returns:
+        The report, also if something could not be put back: one outcome for each object.
+
+    Raises:
+        BackupError (a ValueError): there is no backup there, or it cannot be read or understood.
+        ValueError: another argument is wrong; NamespaceError (a ValueError) if there is no such namespace.
+
+    """
+    from .restoring import put_back  # noqa: PLC0415 - a cleanup needs none of it
+
+    return put_back(directory, netns=netns, handlers=handlers, wait=wait, stopped=stopped)
 
 
 def cleanup_service_proxy(handlers: Handlers | None = None, **options: Unpack[Options]) -> CleanupReport:

@@ -11,11 +11,12 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
 from .components import Component
-from .errors import BatchRefused, KernelError, LockBusy, StaleGeneration
+from .errors import BackupError, BatchRefused, KernelError, LockBusy, StaleGeneration
 from .handlers._ipset import ENTRY_BUSY
 from .handlers._xtables_lock import xtables_lock
 from .host import Host
@@ -35,9 +36,13 @@ from .model import (
     TableKey,
 )
 from .ownership import Claims, claim
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, others
+from .proof import Proof, prove, stood_still
 from .reading import Reader, Reading, text_of
 from .report import CleanupReport, Left, Status
+
+if TYPE_CHECKING:
+    from .backup import Saver
 
 __all__ = ["Settings", "run"]
 
@@ -56,12 +61,14 @@ _SET_POLL_MOST_SECONDS = 0.05
 class Settings:
     """How a run behaves: `wait` is the budget in seconds for all waiting for the xtables lock.
 
-    `stopped` is asked between steps and gives the number of a signal that asks to stop. Time is a parameter.
+    `stopped` is asked between steps and gives the number of a signal that asks to stop. `saver` keeps what is going
+    to be removed. Time is a parameter.
     """
 
     dry_run: bool = False
     wait: float = 30.0
     remove_bridge: bool = False
+    saver: Saver | None = None
     stopped: Callable[[], int | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -95,35 +102,41 @@ class _Run:
         self.seen = Claims()
         self.failures: dict[object, Left] = {}
         self.keep_proofs: str | None = None
+        self.unsaved: str | None = None
         self.changed = False
+        self.commits = 0  # of nf_tables
 
     def run(self) -> CleanupReport:
         first = self.read()
         if self.settings.dry_run:
             return self.report(first, gone=Claims())
         self.seen = first.plan.selected
-        reading = first
-        for stage in (self.apply_services, self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
-            if self.settings.stopped() is not None:
-                break
-            proofs = self.keep_proofs
-            stage(reading)
-            if self.keep_proofs != proofs:
-                reading = self.read()  # with a plan that keeps them
-        if not first.plan.selected and not self.changed:
+        look = first.found.look()
+        with self.unless_unsaved():
+            self.apply(first)
+        if not self.changed and (self.unsaved or not first.plan.selected):
             return self.report(first, gone=Claims())
         last = self.read()
         if self.newly_unused(last):
             # A temporary set is owned only once nothing uses it, which was so only after the chains had gone.
             self.seen = self.seen.plus(last.plan.selected)
-            self.apply_sets(last)
+            with self.unless_unsaved():
+                self.apply_sets(self.saved(last))
+            last = self.read()
+        if not stood_still(look, last.found.look(), self.commits):
+            self.reader.look_at_all = True  # the rules of others have to be compared
             last = self.read()
         there = self.seen.there(last.found.snapshot)
-        return self.report(last, gone=self._verified(self.seen.minus(there), last), unproven=there, first=first)
+        owned = self.seen.plus(last.plan.selected)
+        concerned = self.reader.is_concerned
+        proof = prove(look, last.found.look(), owned, commits=self.commits, concerned=concerned)
+        gone = self._verified(self.seen.minus(there), last)
+        return self.report(last, gone=gone, unproven=there, first=first, proof=proof)
 
     def newly_unused(self, reading: _Reading) -> bool:
         """Tell whether there are sets to destroy now that were not owned before."""
-        return self.settings.stopped() is None and any(n not in self.seen.sets for n in reading.plan.set_names())
+        going_on = self.settings.stopped() is None and self.unsaved is None
+        return going_on and any(n not in self.seen.sets for n in reading.plan.set_names())
 
     # read
 
@@ -155,7 +168,49 @@ class _Run:
             keep_proofs=self.keep_proofs,
         )
 
+    # keep
+
+    def saved(self, reading: _Reading) -> _Reading:
+        """Keep what will be removed and return the reading that this is about, a new one if the node has moved.
+
+        Raises BackupError: nothing more may be removed then.
+        """
+        saver = self.settings.saver
+        for _ in range(_TRIES if saver is not None else 0):
+            try:
+                if saver is not None:
+                    saver.save(reading.found, reading.plan)
+            except StaleGeneration:
+                reading = self.read()
+                self.seen = self.seen.plus(reading.plan.selected)
+            else:
+                break
+        else:
+            if saver is not None:
+                raise BackupError(f"the backup cannot be complete: the node has changed each of the {_TRIES} times")
+        return reading
+
+    @contextlib.contextmanager
+    def unless_unsaved(self) -> Iterator[None]:
+        """Do what is inside up to where something could not be kept, and note that."""
+        try:
+            yield
+        except BackupError as error:
+            self.unsaved = str(error)
+            self.stage_gaps.append(Gap(self.unsaved, subsystem="backup"))
+
     # apply
+
+    def apply(self, first: _Reading) -> None:
+        """Remove it all, stage by stage. Raises BackupError."""
+        reading = self.saved(first)
+        for stage in (self.apply_services, self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
+            if self.settings.stopped() is not None:
+                break
+            proofs = self.keep_proofs
+            stage(reading)
+            if self.keep_proofs != proofs:
+                reading = self.saved(self.read())  # with a plan that keeps them
 
     def apply_services(self, reading: _Reading) -> None:
         """Delete virtual services of IPVS one by one, while everything that proves them is still there."""
@@ -177,7 +232,7 @@ class _Run:
         if not reading.plan.items():
             return
         # Waiting for a lock may have taken long: a pod may hang on the bridge now.
-        reading = self.read()
+        reading = self.saved(self.read())
         self.seen = self.seen.plus(reading.plan.selected)
         for item in reading.plan.items():
             if self.settings.stopped() is not None:
@@ -207,6 +262,7 @@ class _Run:
                 if reading.found.generation is not None:
                     self.host.commit_nft(change, reading.found.generation)
                     self.changed = True
+                    self.commits += 1
                     return
             except StaleGeneration:
                 pass
@@ -217,12 +273,12 @@ class _Run:
                 return
             if self.settings.stopped() is not None:
                 return
-            reading = self.read()
+            reading = self.saved(self.read())
             self.seen = reading.plan.selected.plus(self.seen)
             # What this reading shows may prove services that the one before it did not claim.
             self.apply_services(reading)
             if self.keep_proofs:
-                reading = self.read()
+                reading = self.saved(self.read())
         reason = f"the ruleset was changed by somebody else each of the {_TRIES} times that we tried"
         self.stage_gaps += [Gap(reason, family, Backend.NFT) for family in self.host.families]
 
@@ -265,7 +321,7 @@ class _Run:
 
     def _apply_legacy_table(self, key: TableKey, reading: _Reading) -> None:
         for _ in range(_TRIES):
-            table = reading.found.legacy.pop(key, None)
+            table, unsaved = reading.found.legacy.pop(key, None), None
             if table is not None and table.is_current():
                 change = reading.plan.table_change(key)
             else:
@@ -276,10 +332,15 @@ class _Run:
                 plan = self.plan(snapshot, claim(snapshot, self.component))
                 change = self.known_change(key, plan, reading)
                 self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
+                unsaved = self.settings.saver
             if not change:
                 return
             try:
+                if unsaved is not None:
+                    unsaved.save_table(table, change, self.reader.set_names())
                 table.commit(change)
+            except StaleGeneration:
+                pass
             except BatchRefused as refused:
                 self.note(refused)
             except KernelError as error:
@@ -346,7 +407,13 @@ class _Run:
         )
 
     def report(
-        self, reading: _Reading, *, gone: Claims, unproven: Claims | None = None, first: _Reading | None = None
+        self,
+        reading: _Reading,
+        *,
+        gone: Claims,
+        unproven: Claims | None = None,
+        first: _Reading | None = None,
+        proof: Proof | None = None,
     ) -> CleanupReport:
         """Report on what is gone, what is claimed now, and what is there but lost what proved it (`unproven`)."""
         here = reading.plan.selected
@@ -357,6 +424,9 @@ class _Run:
             left.update((place, first.plan.left.get(place, _UNPROVEN)) for place in _places(lost))
             here = here.plus(lost)
         left.update(self._stage_left(here))
+        if self.unsaved is not None:
+            unsaved = Left(Status.FAILED, "not removed without a backup")
+            left.update((place, unsaved) for place in _places(here) if place not in left)
         left.update(reading.plan.left)
         signal = self.settings.stopped()
         if signal is not None:
@@ -378,6 +448,8 @@ class _Run:
             left=left,
             interrupted=signal,
             notes=self.notes(reading, gone),
+            proof=proof,
+            others=others(reading.found.snapshot, reading.found.claims) if self.settings.dry_run else {},
         )
 
     def notes(self, reading: _Reading, gone: Claims) -> tuple[str, ...]:

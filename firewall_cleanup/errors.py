@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 
 __all__ = [
+    "BackupError",
     "BatchRefused",
     "DumpError",
     "FirewallCleanupError",
@@ -15,6 +16,7 @@ __all__ = [
     "NamespaceError",
     "ResidueError",
     "StaleGeneration",
+    "ToolError",
 ]
 
 
@@ -28,6 +30,10 @@ class NamespaceError(FirewallCleanupError, ValueError):
     def __init__(self, message: str, code: int = _errno.ENOENT) -> None:
         super().__init__(message)
         self.errno = code
+
+
+class BackupError(FirewallCleanupError, ValueError):
+    """A backup cannot be written (nothing is changed then), or there is none, or it cannot be understood."""
 
 
 class DumpError(FirewallCleanupError, ValueError):
@@ -51,6 +57,10 @@ class LockBusy(FirewallCleanupError):
 
 class StaleGeneration(FirewallCleanupError):
     """Somebody changed the nf_tables ruleset after it was read; nothing was applied."""
+
+
+class ToolError(FirewallCleanupError):
+    """A command that is needed is not installed, or failed; the text says what it said."""
 
 
 class BatchRefused(FirewallCleanupError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Protocol
+
+import attrs
 
 from .model import (
     Address,
@@ -25,7 +27,7 @@ from .model import (
     TableKey,
 )
 
-__all__ = ["Host", "Interest", "LegacyTable", "NftDump"]
+__all__ = ["Host", "Interest", "LegacyTable", "NftDump", "Staying"]
 
 
 class Interest:
@@ -49,6 +51,27 @@ class Interest:
         return True
 
 
+@attrs.frozen
+class Staying:
+    """What stays of an iptables table when all that is owned is left out, so that it can be compared.
+
+    `content` is the same for the same: policies, chains, and rules in their order, without counters, handles and
+    offsets. `unread` are chains whose rules are not in it; of those that were looked at all the same, `handles` has
+    the handles of their rules, in order. `words` gives the rules of each chain in `content`, each as what may be
+    compared, and its text. `marks` is for who made it, to see faster whether another one is the same.
+    """
+
+    content: tuple[bytes | bytearray, ...] = attrs.field(repr=False)
+    chains: int = 0
+    rules: int = 0
+    unread: tuple[str, ...] = attrs.field(default=(), repr=False)
+    handles: Callable[[], Mapping[str, Sequence[int]]] = attrs.field(default=dict, repr=False)
+    words: Callable[[], Mapping[str, Sequence[tuple[bytes, Callable[[], str]]]]] = attrs.field(
+        default=dict, repr=False
+    )
+    marks: object = attrs.field(default=None, eq=False, repr=False)
+
+
 class LegacyTable(Protocol):
     """A legacy table, read at one moment; see `handlers._legacy.LegacyTable`."""
 
@@ -57,6 +80,7 @@ class LegacyTable(Protocol):
     def table(self, sets: Mapping[int, str]) -> Table: ...
     def is_current(self) -> bool: ...
     def commit(self, change: TableChange) -> None: ...
+    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying: ...
 
 
 class NftDump(Protocol):
@@ -67,6 +91,7 @@ class NftDump(Protocol):
     @property
     def native_tables(self) -> tuple[NativeTable, ...]: ...
     def tables(self, sets: Mapping[int, str]) -> Mapping[TableKey, Table]: ...
+    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying: ...
 
 
 class Host(Protocol):

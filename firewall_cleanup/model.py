@@ -211,7 +211,7 @@ class IpSet:
     """An ipset as its header shows it.
 
     `family` is the kernel's word, None where a type has none. `references` counts the rules and sets that use it.
-    `members` are read for list:set only, where they name other sets.
+    `members` are read for list:set only, where they name other sets. `header` has the kernel's attributes by number.
     """
 
     name: str
@@ -220,6 +220,7 @@ class IpSet:
     references: int = 0
     index: int | None = attrs.field(default=None, eq=False)
     members: tuple[str, ...] = ()
+    header: Mapping[int, bytes] = attrs.field(factory=dict, eq=False, repr=False)
 
 
 @attrs.frozen

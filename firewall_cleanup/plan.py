@@ -30,7 +30,7 @@ from .ownership import Claims, rule_ids
 from .report import Holder, Left, Status, describe
 from .rules import render
 
-__all__ = ["Plan", "Refusals", "make_plan"]
+__all__ = ["Plan", "Refusals", "make_plan", "others"]
 
 # What the kernel refused in this run: (table or native table, kind, name or handle) -> why it is left.
 Refusals = Mapping[tuple[object, str, object], Left]
@@ -155,6 +155,19 @@ def make_plan(
         if name in selected.chains.get(key, ()) and snapshot.tables[key].rules.get(name) == ()
     )
     return Plan(selected, left, empty)
+
+
+def others(snapshot: Snapshot, claims: Claims) -> dict[str, int]:
+    """Count what was seen and is not owned, by kind; not the rules of others, which are not all read."""
+    tables = snapshot.tables
+    return {
+        "tables": len(tables),
+        "chains": sum(len(table.chains) - len(claims.chains.get(key, ())) for key, table in tables.items()),
+        "native_tables": sum(table not in claims.native_tables for table in snapshot.native_tables),
+        "sets": sum(name not in claims.sets for name in snapshot.sets),
+        "services": sum(service not in claims.items for service in snapshot.services),
+        "links": sum(link not in claims.items for link in snapshot.links),
+    }
 
 
 def _items(selected: Claims, left: dict[object, Left], gaps: tuple[Gap, ...], *, remove_bridge: bool) -> None:

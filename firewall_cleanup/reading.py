@@ -10,7 +10,8 @@ import attrs
 
 from .components import Component
 from .errors import KernelError
-from .host import Host, Interest, LegacyTable
+from .foreign import Look
+from .host import Host, Interest, LegacyTable, NftDump
 from .model import (
     Backend,
     Controller,
@@ -44,27 +45,34 @@ class Reading:
     generation: int | None
     moving: bool
     legacy: dict[TableKey, LegacyTable] = attrs.field(factory=dict, repr=False)
+    dump: NftDump | None = attrs.field(default=None, repr=False)
+
+    def look(self) -> Look:
+        """Return what the proof needs, with the legacy tables that are here now."""
+        return Look(self.snapshot, self.dump, dict(self.legacy))
 
 
 class Reader:
     """Reads a host for a component and some controllers of it.
 
-    The inside of the selected controllers' chains is not read, but for those in `look_into` (table, chain).
+    The inside of the selected controllers' chains is not read, but for those in `look_into` (table, chain). With
+    `look_at_all` every rule of others is looked at, also where nothing can refer to what is owned.
     """
 
     def __init__(self, host: Host, component: Component, controllers: frozenset[Controller]) -> None:
         self.host, self.component, self.controllers = host, component, controllers
         self.families = frozenset(host.families)
         self.look_into: set[tuple[str, str]] = set()
+        self.look_at_all = False
 
     @property
-    def _is_concerned(self) -> bool:
+    def is_concerned(self) -> bool:
         """Whether IPVS, links and routes have to do with the selected controllers."""
         return bool(self.controllers & self.component.item_controllers)
 
     def read(self) -> Reading:
         """Read everything that may be owned, or may hold what is. What cannot be read becomes a gap."""
-        gaps = [gap for gap in self.host.gaps if self._is_concerned or gap.subsystem not in {"ipvs", "routing"}]
+        gaps = [gap for gap in self.host.gaps if self.is_concerned or gap.subsystem not in {"ipvs", "routing"}]
         tables: dict[TableKey, Table] = {}
         natives: tuple[NativeTable, ...] = ()
         generation, moving = None, False
@@ -93,7 +101,7 @@ class Reader:
         snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
         snapshot = self._with_texts(snapshot)
         claims = claim(snapshot, self.component)
-        return Reading(snapshot, claims, generation, moving, {table.key: table for table in legacy})
+        return Reading(snapshot, claims, generation, moving, {table.key: table for table in legacy}, dump)
 
     def open_legacy(self, key: TableKey) -> LegacyTable:
         """Read one legacy table anew. Raises KernelError."""
@@ -103,6 +111,10 @@ class Reader:
         """Return the snapshot with this legacy table, read anew, as the only one."""
         names = _by_index(self._sets([]))
         return attrs.evolve(snapshot, tables={table.key: table.table(names)})
+
+    def set_names(self) -> dict[int, str]:
+        """Return the names of sets by the index that rules hold."""
+        return _by_index(self._sets([]))
 
     def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
         return {
@@ -128,7 +140,7 @@ class Reader:
                 gaps.append(Gap(text_of(error), family, Backend.LEGACY, key.name))
 
     def _services(self, gaps: list[Gap]) -> tuple[IpvsService, ...]:
-        if not self._is_concerned:
+        if not self.is_concerned:
             return ()
         try:
             return tuple(s for s in self.host.services() if s.family in self.families)
@@ -137,7 +149,7 @@ class Reader:
             return ()
 
     def _routing(self, snapshot: Snapshot, gaps: list[Gap]) -> Snapshot:
-        if not self._is_concerned:
+        if not self.is_concerned:
             return snapshot
         host, families = self.host, self.host.families
         try:
@@ -217,6 +229,8 @@ class _Interest(Interest):
     @functools.cache  # noqa: B019 - it lives as long as one reading
     def any_set_matters(self) -> bool:
         host = self._reader.host
+        if self._reader.look_at_all:
+            return True
         try:
             return any(self.matters(item.name) for item in host.sets(host.families))
         except KernelError:

@@ -27,6 +27,7 @@ from .model import (
     Route,
 )
 from .ownership import Claims, RuleClaim
+from .proof import Proof
 from .rules import render
 
 __all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
@@ -79,7 +80,7 @@ class Outcome:
     """What became of one object.
 
     `name` is the object's name, for a rule its chain; `text` is the rule as `iptables-save` prints it. `controller`
-    and `family` are None where an object has none. `evidence` says why it is owned.
+    and `family` are None where an object has none. `evidence` says why it is owned, `detail` more of it.
     """
 
     component: str
@@ -108,6 +109,7 @@ class Outcome:
             "name": self.name,
             "status": self.status.value,
             "evidence": self.evidence,
+            "detail": self.detail or None,
             "text": self.text,
             "reason": self.reason,
             "holder": None if self.holder is None else self.holder.to_dict(),
@@ -140,7 +142,9 @@ class CleanupReport:
 
     `gone` is what was removed (in a dry run: nothing), `here` what is still there, `left` why it is. Gaps are parts
     that could not be read or written. A report is clean if nothing owned is left, and nothing unread, of what was
-    selected; what another controller still needs (`kept`) is no residue.
+    selected; what another controller still needs (`kept`) is no residue. `check` tells that this is a dry run to
+    learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
+    `proof` compares foreign state from before and after; None where nothing was changed.
     """
 
     component: str
@@ -153,6 +157,10 @@ class CleanupReport:
     left: Mapping[Place, Left] = attrs.field(factory=dict, repr=False)
     interrupted: int | None = None
     notes: tuple[str, ...] = ()
+    check: bool = False
+    backup: str | None = None
+    others: Mapping[str, int] = attrs.field(factory=dict)
+    proof: Proof | None = None
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -181,7 +189,7 @@ class CleanupReport:
         """0 if clean, for a dry run if the whole plan could be made; else 1. After a signal 128 + its number."""
         if self.interrupted is not None:
             return 128 + self.interrupted
-        return int(bool(self.gaps) if self.dry_run else not self.clean)
+        return int(bool(self.gaps) if self.dry_run and not self.check else not self.clean)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it; documented in docs/json.md, `version` changes when a reader must."""
@@ -204,6 +212,12 @@ class CleanupReport:
         }
         if self.notes:
             result["notes"] = list(self.notes)
+        if self.backup is not None:
+            result["backup"] = self.backup
+        if self.proof is not None:
+            result["proof"] = self.proof.to_dict()
+        if self.dry_run:
+            result["others"] = dict(self.others)
         return result
 
     def raise_for_residue(self) -> None:

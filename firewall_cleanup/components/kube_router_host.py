@@ -152,7 +152,7 @@ def _links(links: Iterable[Link]) -> Iterator[tuple[Item, ItemClaim]]:
             ports = tuple(port.name for port in links if port.master == link.name)
             yield link, ItemClaim(_ROUTING, "link-name", ports=ports)
         elif link.kind in _TUNNEL_KINDS and link.remote and link.name in tunnel_names(link.remote):
-            yield link, ItemClaim(_ROUTING, "tunnel-name", family=_TUNNEL_KINDS[link.kind])
+            yield link, ItemClaim(_ROUTING, "tunnel-name", detail=link.remote, family=_TUNNEL_KINDS[link.kind])
 
 
 def _routes(routes: Iterable[Route], tunnels: set[str]) -> Iterator[tuple[Item, ItemClaim]]:
@@ -255,7 +255,7 @@ def _services(snapshot: Snapshot, proofs: Proofs, proxy: _KubeProxy) -> Iterator
     ours = {a.address.partition("/")[0] for a in snapshot.addresses if a.link in dummies}
     marks = proofs.marks | service_marks(snapshot)
     members = {
-        end
+        end: name
         for name in _SERVICE_SETS
         if name in snapshot.sets
         for member in snapshot.sets[name].members
@@ -273,9 +273,9 @@ def _services(snapshot: Snapshot, proofs: Proofs, proxy: _KubeProxy) -> Iterator
             if (service.family, service.mark) in marks:
                 claim = ItemClaim(_PROXY, "fwmark")
         elif service.address in ours:
-            claim = ItemClaim(_PROXY, "dummy-address")
-        elif (service.address, service.protocol, service.port) in members:
-            claim = ItemClaim(_PROXY, "service-set", first=True)
+            claim = ItemClaim(_PROXY, "dummy-address", detail=_DUMMY)
+        elif name := members.get((service.address, service.protocol, service.port)):
+            claim = ItemClaim(_PROXY, "service-set", detail=name, first=True)
         elif (service.family, service.protocol, service.destinations) in same:
             claim = ItemClaim(_PROXY, "same-destinations", first=True)
         elif service.port in _NODE_PORTS and (needs := pods.hold(service)) is not None:

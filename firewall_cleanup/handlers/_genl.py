@@ -7,13 +7,26 @@ import ipaddress
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import attrs
 
 from ..errors import KernelError
 from ..model import Family, FouPort, IpvsService
-from ._netlink import NETLINK_GENERIC, NLA_F_NESTED, NetlinkSocket, attribute, attributes
+from ._netlink import (
+    NETLINK_GENERIC,
+    NLA_F_NESTED,
+    NLM_F_ACK,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+    NetlinkSocket,
+    attribute,
+    attributes,
+    message,
+)
+
+if TYPE_CHECKING:
+    from ..undo.ipvs_text import VirtualService
 
 __all__ = ["FouConnection", "IpvsConnection"]
 
@@ -62,6 +75,25 @@ class _GenericConnection:
     def _request(self, command: int, payload: bytes) -> None:
         self._netlink.request(self._family, struct.pack("=BBH", command, 1, 0) + payload)
 
+    def _request_all(self, requests: list[tuple[int, bytes]]) -> None:
+        """Send several requests at once, and raise the first error of any."""
+        first = self._netlink.take_sequences(len(requests))
+        flags = NLM_F_REQUEST | NLM_F_ACK
+        self._netlink.send(
+            b"".join(
+                message(self._family, flags, number, struct.pack("=BBH", command, 1, 0) + payload)
+                for number, (command, payload) in enumerate(requests, first)
+            )
+        )
+        pending, failed = set(range(first, first + len(requests))), 0
+        while pending:
+            for reply in self._netlink.receive():
+                if reply.type == NLMSG_ERROR and reply.sequence in pending:
+                    pending.discard(reply.sequence)
+                    failed = failed or -struct.unpack_from("=i", reply.payload)[0]
+        if failed:
+            raise KernelError(failed, self.name)
+
     def _dump(self, command: int, payload: bytes = b"") -> list[dict[int, bytes]]:
         for _ in range(_TRIES):
             payloads, torn = self._netlink.dump(self._family, struct.pack("=BBH", command, 1, 0) + payload)
@@ -74,7 +106,7 @@ class IpvsConnection(_GenericConnection):
     """A connection to the IPVS of one network namespace."""
 
     name = "IPVS"
-    _DELETE, _GET_SERVICE, _GET_DESTINATION = 3, 4, 8
+    _NEW, _DELETE, _GET_SERVICE, _NEW_DESTINATION, _GET_DESTINATION = 1, 3, 4, 5, 8
 
     def services(self) -> tuple[IpvsService, ...]:
         """Return the virtual services with their destinations. Raises KernelError."""
@@ -113,6 +145,32 @@ class IpvsConnection(_GenericConnection):
     def delete(self, service: IpvsService) -> None:
         """Delete one virtual service, its destinations with it. Raises KernelError (ESRCH if it is gone)."""
         self._request(self._DELETE, _service(service))
+
+    def settings(self) -> list[VirtualService]:
+        """Return the virtual services whole, with the settings of their destinations. Raises KernelError."""
+        from ._ipvs_settings import decode_destination, decode_service, encode_service  # noqa: PLC0415 - only a backup needs it
+
+        result = []
+        for answer in self._dump(self._GET_SERVICE):
+            service = decode_service(answer[1])
+            if service is not None:
+                found = self._dump(self._GET_DESTINATION, encode_service(service, whole=False))
+                there = (decode_destination(answer[2], service.family) for answer in found)
+                result.append(attrs.evolve(service, destinations=tuple(there)))
+        return result
+
+    def add(self, service: VirtualService, *, is_new: bool) -> None:
+        """Make a virtual service with its destinations, or give one that is there these destinations.
+
+        All of it is one message to the kernel, which nothing that happens to this process can cut in two: a service
+        without its destinations may lack what proves whose it is. Raises KernelError (EEXIST if it is there).
+        """
+        from ._ipvs_settings import encode_destination, encode_service  # noqa: PLC0415 - only a restore needs it
+
+        named = encode_service(service, whole=False)
+        requests = [(self._NEW, encode_service(service, whole=True))] if is_new else []
+        requests += [(self._NEW_DESTINATION, named + encode_destination(one)) for one in service.destinations]
+        self._request_all(requests)
 
 
 class FouConnection(_GenericConnection):

@@ -65,6 +65,7 @@ class IpsetConnection:
                     references=int.from_bytes(header.get(_REFERENCES, b""), "big"),
                     index=int.from_bytes(parts[_INDEX], "big") if _INDEX in parts else None,
                     members=self._members(name) if kind == "list:set" or name in with_members else (),
+                    header=header,
                 )
             )
         return result

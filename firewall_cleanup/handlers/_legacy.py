@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 
 from ..errors import BatchRefused, KernelError
-from ..host import Interest
+from ..host import Interest, Staying
 from ..model import Policy, Rule, Table, TableChange, TableKey
-from ._legacy_blob import Blob, well_formed
+from ._legacy_blob import Blob, Cut, well_formed
 from ._legacy_rules import decode_entry
+from ._legacy_staying import of_legacy
 from ._namespace import Namespace
 from ._xt import SetNames
 
@@ -16,6 +17,9 @@ __all__ = ["LegacyTable"]
 
 # The names of the match and the target that use sets; what else holds these bytes is told apart by decoding it.
 _SET_WORDS = (b"set\0", b"SET\0")
+# Chains that go, chains that are emptied, rules by chain and index.
+_Part = tuple[frozenset[str], frozenset[str], frozenset[tuple[str, int]]]
+_NOTHING: _Part = (frozenset(), frozenset(), frozenset())
 
 
 class LegacyTable:
@@ -29,6 +33,7 @@ class LegacyTable:
         self.key = key
         self._namespace, self._interest = namespace, interest
         self._blob = namespace.run(Blob, key)
+        self._taken_out = _NOTHING
 
     def is_current(self) -> bool:
         """Tell whether the kernel's table still is what was read, but for counters. Raises KernelError."""
@@ -83,12 +88,47 @@ class LegacyTable:
         chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was), and has
         changed nothing then.
         """
-        blob = self._blob
-        with well_formed(self.key):
-            try:
-                cut = blob.without(change.delete, change.flush, ((rule.chain, rule.index) for rule in change.rules))
-            except LookupError as error:
-                raise KernelError(errno.ENOENT, f"legacy table {self.key.name}: {error.args[0]}") from None
+        part = _part(change)
+        cut = self._without(part)
         if cut.dangling:
             raise BatchRefused({(self.key, "chain", name): errno.EMLINK for name in sorted(cut.dangling)})
-        self._namespace.run(blob.replace, cut)
+        self._namespace.run(self._blob.replace, cut)
+        # What was read is not needed any more and is large; what was written is what stays.
+        self._blob, self._taken_out = cut.left(), part
+
+    def staying(self, owned: TableChange, sets: SetNames, like: Staying | None = None) -> Staying:
+        """Return what stays of what was read, without what is owned. Raises KernelError (EPROTO).
+
+        That it is `like` another one is seen faster than what it is.
+        """
+        part, blob = _part(owned), self._blob
+        if part != self._taken_out:
+            part = self._rest(part)
+            cut = self._without(part)
+            if cut.dangling:  # what stays jumps there: as it will, to what is empty
+                cut = self._without((part[0] - cut.dangling, part[1] | cut.dangling, part[2]))
+            blob = cut.left()
+        with well_formed(self.key):
+            return of_legacy(blob, sets, like)
+
+    def _rest(self, part: _Part) -> _Part:
+        """Return what of a part is still there after the commit, by where it is now."""
+        chains, (_deleted, emptied, taken) = self._blob.chains, self._taken_out
+        rules = frozenset(
+            (chain, index - sum(other == chain and place < index for other, place in taken))
+            for chain, index in part[2] - taken
+            if chain in chains and chain not in emptied
+        )
+        return part[0] & chains.keys(), part[1] & chains.keys(), rules
+
+    def _without(self, part: _Part) -> Cut:
+        with well_formed(self.key):
+            try:
+                return self._blob.without(*part)
+            except LookupError as error:
+                raise KernelError(errno.ENOENT, f"legacy table {self.key.name}: {error.args[0]}") from None
+
+
+def _part(change: TableChange) -> _Part:
+    rules = frozenset((rule.chain, rule.index) for rule in change.rules)
+    return frozenset(change.delete), frozenset(change.flush), rules

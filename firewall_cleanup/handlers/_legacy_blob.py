@@ -16,6 +16,7 @@ import itertools
 import re
 import socket
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
@@ -98,14 +99,16 @@ def _head_pattern(size_at: int, head: int) -> re.Pattern[bytes]:
 class Blob:
     """The entries of one table at one moment."""
 
-    def __init__(self, key: TableKey) -> None:
+    is_blank = False
+
+    def __init__(self, key: TableKey, content: tuple[_Info, bytearray] | None = None) -> None:
         """Read a table of the calling thread's network namespace, which makes it if it is not there.
 
-        Raises KernelError.
+        With `content` nothing is read. Raises KernelError.
         """
         self.key = key
         self.size_at, self.head = (88, 112) if key.family is Family.IPV4 else (140, 168)
-        self.info, self.entries = _read(key)
+        self.info, self.entries = content or _read(key)
 
     @functools.cached_property
     def chains(self) -> dict[str, Chain]:
@@ -148,6 +151,11 @@ class Blob:
     def user_chains(self) -> tuple[str, ...]:
         """The names of the user chains."""
         return tuple(self._by_offset.values())
+
+    @functools.cached_property
+    def user_count(self) -> int:
+        """How many user chains there are."""
+        return len(self._by_offset)
 
     def is_builtin(self, chain: Chain) -> bool:
         """Tell whether the kernel made the chain."""
@@ -206,12 +214,24 @@ class Blob:
         """Tell whether two readings of a table differ in nothing but counters."""
         if bytes(self.info) != bytes(other.info) or len(self.entries) != len(other.entries):
             return False
-        return self.entries == other.entries or self._without_counters() == other._without_counters()
+        return self.entries == other.entries or self.blanked() == other.blanked(self.blanks)
 
-    def _without_counters(self) -> bytearray:
-        result, zeros, at = bytearray(self.entries), bytes(_COUNTERS), self.head - _COUNTERS
-        for offset in self.offsets(0, len(result)):
-            result[offset + at : offset + at + _COUNTERS] = zeros
+    @functools.cached_property
+    def blanks(self) -> array[int]:
+        """Where in each entry that begins which changes by itself: the hooks that lead to it, and its counters."""
+        blank = self.size_at + _SIZES.size
+        return array("I", [offset + blank for offset in self.offsets(0, len(self.entries))])
+
+    def blanked(self, blanks: array[int] | None = None) -> bytearray:
+        """Return the entries without what changes by itself.
+
+        With the places of another block they are equal only if all lengths are, and with them the places.
+        """
+        result = bytearray(self.entries)
+        size = self.head - self.size_at - _SIZES.size
+        zeros = bytes(size)
+        for place in () if self.is_blank else self.blanks if blanks is None else blanks:
+            result[place : place + size] = zeros
         return result
 
     def without(self, chains: Iterable[str], emptied: Iterable[str], rules: Iterable[tuple[str, int]]) -> Cut:
@@ -236,12 +256,7 @@ class Blob:
         counted = bytearray(self.info.num_entries * _COUNTERS)
         old = (ctypes.c_char * len(counted)).from_buffer(counted)
         replacement = _Replace(
-            name=self.info.name,
-            valid_hooks=self.info.valid_hooks,
-            num_entries=sum(count for _number, count in cut.kept),
-            size=len(cut.entries),
-            hook_entry=_Hooks(*map(cut.moved, self.info.hook_entry)),
-            underflow=_Hooks(*map(cut.moved, self.info.underflow)),
+            **{field: getattr(cut.info, field) for field, *_ in _Info._fields_},
             num_counters=self.info.num_entries,
             counters=ctypes.addressof(old),
         )
@@ -254,27 +269,40 @@ class Blob:
 
 
 class Cut:
-    """What is left of a table: `entries` with their jumps moved, and `kept`, runs of the numbers that they had.
+    """What is left of a table: `info`, `entries` with their jumps moved, and `kept`, runs of the numbers they had.
 
+    The entries are blanked: the kernel makes that anew whatever it is given, and what stays can be compared so.
     `dangling` names the removed chains to which something that stays jumps; the kernel would refuse that.
     """
 
     def __init__(self, blob: Blob, removed: list[tuple[int, int]], gone: Mapping[int, str]) -> None:
+        self._key, self._user_count = blob.key, blob.user_count - len(gone)
         self._begins = [begin for begin, _end in removed]
         self._ends = [end for _begin, end in removed]
         self._lengths = [0, *itertools.accumulate(end - begin for begin, end in removed)]
         self.dangling: set[str] = set()
+        self.blanks = array("I")
         pieces, counts = [], []
         for start, end in zip([0, *self._ends], [*self._begins, len(blob.entries)], strict=True):
             piece = blob.entries[start:end]
             counts.append(self._move_jumps(blob, piece, start, gone))
             pieces.append(piece)
-        self.entries = b"".join(pieces)
+        self.entries = bytearray().join(pieces)
         self.kept: list[tuple[int, int]] = []
         number = 0
         for count, left_out in zip(counts, [*_counts(blob, removed, sum(counts)), 0], strict=True):
             self.kept.append((number, count))
             number += count + left_out
+        info = blob.info
+        self.info = _Info(info.name, info.valid_hooks, num_entries=sum(counts), size=len(self.entries))
+        self.info.hook_entry = _Hooks(*map(self.moved, info.hook_entry))
+        self.info.underflow = _Hooks(*map(self.moved, info.underflow))
+
+    def left(self) -> Blob:
+        """Return what is left as a table."""
+        blob = Blob(self._key, (self.info, self.entries))
+        blob.is_blank, blob.blanks, blob.user_count = True, self.blanks, self._user_count
+        return blob
 
     def moved(self, offset: int) -> int:
         """Return where an offset is in what is left; one within what is removed is where that was."""
@@ -290,9 +318,10 @@ class Cut:
 
     def _move_jumps(self, blob: Blob, piece: bytearray, start: int, gone: Mapping[int, str]) -> int:
         """Move the jumps in a piece that began at `start`; return how many entries it has."""
-        offset = count = 0
+        offset, here = 0, self.moved(start)
         sizes, verdicts = _SIZES.unpack_from, _VERDICT
-        size_at = blob.size_at
+        size_at, blank, head = blob.size_at, blob.size_at + _SIZES.size, blob.head
+        zeros, blanks = bytes(head - blank), []
         while offset < len(piece):
             target, length = sizes(piece, offset + size_at)
             place = offset + target
@@ -304,11 +333,13 @@ class Cut:
                     elif verdict != start + offset + length and self._is_inside(verdict):
                         raise ValueError("a jump into the middle of a chain")
                     verdicts.pack_into(piece, place + 32, self.moved(verdict))
-            if length < blob.head:
+            if length < head:
                 raise ValueError("an entry without an end")
+            piece[offset + blank : offset + head] = zeros
+            blanks.append(here + offset + blank)
             offset += length
-            count += 1
-        return count
+        self.blanks.extend(blanks)
+        return len(blanks)
 
 
 def _read(key: TableKey) -> tuple[_Info, bytearray]:

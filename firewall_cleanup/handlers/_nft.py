@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import attrs
 
 from ..errors import BatchRefused, KernelError, StaleGeneration
-from ..host import Interest
-from ..model import Backend, Change, Family, NativeTable, Policy, Rule, Table, TableKey
+from ..host import Interest, Staying
+from ..model import Backend, Change, Family, NativeTable, Policy, Rule, Table, TableChange, TableKey
 from ._netlink import (
+    NLA_TYPE_MASK,
     NLM_F_REQUEST,
     NLMSG_ERROR,
     NetlinkSocket,
@@ -24,6 +25,7 @@ from ._netlink import (
     parts_of,
 )
 from ._nft_rules import decode_rule
+from ._nft_staying import of_nft
 from ._xt import SetNames
 
 __all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump"]
@@ -64,13 +66,17 @@ _JUMP = re.compile(
     + b"([^\0]+)",
     re.DOTALL,
 )
+_HANDLE_HEAD = struct.pack("=HH", 12, _RULE_HANDLE)
 # The names of the xtables extensions that use sets, as attributes hold them.
 _SET_WORDS = tuple(struct.pack("=HH", 8, 1) + name for name in (b"set\0", b"SET\0"))
 
 
 @attrs.frozen
 class _RawTable:
-    """A table as it was dumped: `rules` of the chains to decode, `maybe` of those that matter if their sets do."""
+    """A table as it was dumped: `rules` of the chains to decode, `maybe` of those that matter if their sets do.
+
+    `whole` are the chains that are read whole whatever is in them; `handles` has the handles of the rules of others.
+    """
 
     builtin: dict[str, Policy] = attrs.field(factory=dict)
     chains: list[str] = attrs.field(factory=list)
@@ -78,6 +84,8 @@ class _RawTable:
     rules: dict[str, list[bytes]] = attrs.field(factory=dict)
     maybe: dict[str, list[bytes]] = attrs.field(factory=dict)
     mapped: dict[str, str] = attrs.field(factory=dict)
+    whole: list[str] = attrs.field(factory=list)
+    handles: dict[str, bytes] = attrs.field(factory=dict)
 
     def take(self, chain: str, payloads: list[bytes], owned: Collection[bytes]) -> None:
         """Keep the rules of a chain, if it is to be read whole or one of them may matter."""
@@ -99,6 +107,21 @@ class NftDump:
     def tables(self, sets: SetNames) -> dict[TableKey, Table]:
         """Return the tables of iptables, decoded; `sets` maps an ipset's index to its name."""
         return {key: self._table(key, raw, sets) for key, raw in self.raw.items()}
+
+    def staying(self, owned: TableChange, sets: SetNames, like: Staying | None = None) -> Staying:
+        """Return what stays of a table without what is owned, with the rules of the chains that are always read."""
+        del like
+        raw, gone = self.raw[owned.key], {*owned.flush, *owned.delete}
+        chains = [name for name in raw.chains if name not in gone]
+        return of_nft(
+            owned.key.family,
+            raw.builtin,
+            chains,
+            {name: raw.rules[name] for name in raw.whole if name not in gone},
+            frozenset(rule.handle for rule in owned.rules),
+            raw.handles,
+            sets,
+        )
 
     def _table(self, key: TableKey, raw: _RawTable, sets: SetNames) -> Table:
         def decode(chain: str, payloads: list[bytes]) -> tuple[Rule, ...]:
@@ -197,17 +220,26 @@ class NftConnection:
         owned, unread = interest.sort(key.name, table.chains)
         whole = [name for name in (*table.builtin, *owned) if name not in unread]
         table.rules.update((name, []) for name in whole)
+        table.whole.extend(whole)
         to_read = [name for name in whole if table.uses[name]]
         if owned or interest.any_set_matters():
-            to_read += [name for name in table.chains if name not in owned and table.uses[name]]
+            table.handles.update((name, b"") for name in table.chains if name not in owned)
+            to_read += [name for name in table.handles if table.uses[name]]
         where = _nfgen(key.family.number) + _string(1, key.name)
         targets = {_bytes(name)[:-1] for name in owned}
         # Chain by chain: asked for a whole table, the kernel counts from the first rule again for each 32 KiB.
         for name in to_read:
             payloads: list[bytes] = []
-            if self._torn(_GET_RULE, where + _string(_RULE_CHAIN, name), payloads.append):
+            request = where + _string(_RULE_CHAIN, name)
+            if self._torn(_GET_RULE, request, payloads.append):
                 return False
             table.take(name, payloads, targets)
+            if payloads and name in table.handles:
+                # Rules are told of as they are asked for, and the handle follows.
+                at = len(request) + 4
+                if not payloads[0].startswith(_HANDLE_HEAD, len(request)):
+                    at = _handle_at(payloads[0])
+                table.handles[name] = b"".join([payload[at : at + 8] for payload in payloads])
         return self._maps(key, table.mapped)
 
     def _torn(self, kind: int, payload: bytes, take: Callable[[bytes], object]) -> bool:
@@ -308,6 +340,17 @@ def _steps(change: Change) -> Iterator[_Step]:
     for native in change.native_tables:
         head = _nfgen(_FAMILY_NUMBERS[native.family])
         yield _Step(_DEL_TABLE, head, _TABLE, [_bytes(native.name)], native, "table", (native.name,))
+
+
+def _handle_at(payload: bytes) -> int:
+    """Return where the handle is in a rule's message, which is the same for a whole chain."""
+    at = 4
+    while at + 4 < len(payload):
+        length, kind = struct.unpack_from("=HH", payload, at)
+        if kind & NLA_TYPE_MASK == _RULE_HANDLE or length < 4:
+            break
+        at += (length + 3) & ~3
+    return at + 4
 
 
 def _mapped_chains(payload: bytes) -> Iterator[str]:

@@ -69,6 +69,11 @@ class Host:
         dump = connection.dump(self.iptables, interest)
         return dump if self.nftables is not None else attrs.evolve(dump, native_tables=())
 
+    def generation(self) -> int | None:
+        """Return the number of nf_tables' current generation, None if the kernel has none. Raises KernelError."""
+        connection = self._connection()
+        return None if connection is None else connection.generation()
+
     def commit_nft(self, change: Change, generation: int) -> None:
         """Apply a change in one batch. Raises StaleGeneration, BatchRefused, KernelError; nothing is applied then."""
         connection = self._connection()

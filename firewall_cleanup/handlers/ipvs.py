@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ..model import IpvsService
 from . import probe
 from ._genl import IpvsConnection
 from ._handler import Handler, NetNs, connect
 from ._namespace import Namespace
+
+if TYPE_CHECKING:
+    from ..undo.ipvs_text import VirtualService
 
 __all__ = ["IpvsHandler"]
 
@@ -40,3 +43,21 @@ class IpvsHandler(Handler[IpvsConnection]):
         """Delete one virtual service. Raises KernelError (ESRCH if it is gone)."""
         if self.connection is not None:
             self.connection.delete(service)
+
+    def settings(self) -> list[VirtualService]:
+        """Return all virtual services with all their settings. Raises KernelError."""
+        return [] if self.connection is None else self.connection.settings()
+
+    def load(self) -> bool:
+        """Connect to IPVS even if that loads its module; return whether the kernel has it. Raises KernelError."""
+        if self.connection is None:
+            self.connection = self.namespace.run(IpvsConnection.connect)
+        return self.connection is not None
+
+    def add(self, service: VirtualService, *, is_new: bool) -> None:
+        """Make a virtual service with its destinations, or give one that is there these destinations, all at once.
+
+        Raises KernelError (EEXIST if something of it is there).
+        """
+        if self.connection is not None:
+            self.connection.add(service, is_new=is_new)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
 
 import attrs
 
-from ..host import Interest
-from ..model import Policy, Rule, Table, TableKey, Target
-from ..rules import parse_rule
+from ..errors import KernelError
+from ..host import Interest, Staying
+from ..model import Backend, Policy, Rule, Table, TableChange, TableKey, Target
+from ..rules import parse_rule, render
 
-__all__ = ["BUILTIN_CHAINS", "Draft", "as_read", "entries", "named", "read_table", "uses"]
+__all__ = ["BUILTIN_CHAINS", "Draft", "as_read", "entries", "named", "read_table", "read_whole", "staying", "uses"]
 
 BUILTIN_CHAINS: Mapping[str, tuple[str, ...]] = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),
@@ -88,6 +90,12 @@ class Draft:
         )
 
 
+def read_whole(table: Table, interest: Interest) -> tuple[frozenset[str], bool]:
+    """Return the chains of a table that are read whatever is in them, and whether the others are looked at."""
+    owned, unread = interest.sort(table.key.name, table.chains)
+    return frozenset(table.builtin) | frozenset(owned) - frozenset(unread), bool(owned) or interest.any_set_matters()
+
+
 def as_read(table: Table, interest: Interest) -> Table:
     """Return what is handed out of a table: of chains that are neither built in nor owned what may matter."""
     owned, unread = interest.sort(table.key.name, table.chains)
@@ -130,3 +138,32 @@ def uses(tables: Iterable[Table]) -> Iterator[str]:
 def entries(table: Table) -> int:
     """Count the entries that the kernel counts: a user chain has one at its head and one at its end."""
     return len(table.builtin) + 2 * len(table.chains) + sum(map(len, table.rules.values()))
+
+
+def staying(table: Table, owned: TableChange, whole: Container[str], *, looked_at: bool = False) -> Staying:
+    """Return what stays of a table without what is owned, with the rules of the chains in `whole`.
+
+    Of the others only the handles are known, if they were looked at.
+    """
+    gone = {*owned.flush, *owned.delete}
+    draft = Draft.of(table)
+    for rule in sorted(owned.rules, key=lambda rule: -rule.index):
+        if draft.delete(rule.chain, rule.index):
+            raise KernelError(errno.ENOENT, f"{table.key}: no rule {rule.index} in {rule.chain}")
+    chains = (*table.builtin, *(name for name in table.chains if name not in gone))
+    # The order of chains says nothing in nf_tables.
+    names = chains if table.key.backend is Backend.LEGACY else tuple(sorted(chains))
+    texts = {name: [render(rule) for rule in draft.rules.get(name, ())] for name in names if name in whole}
+    policies = [f"{name} {policy.verdict}" for name, policy in sorted(table.builtin.items())]
+    lines = [*policies, *names, *(line for own in texts.values() for line in own)]
+
+    def words() -> dict[str, list[tuple[bytes, Callable[[], str]]]]:
+        return {
+            name: [(line.encode("utf-8", "surrogateescape"), partial(str, line)) for line in own]
+            for name, own in texts.items()
+        }
+
+    content = "\n".join(lines).encode("utf-8", "surrogateescape")
+    unread = tuple(name for name in names if name not in texts)
+    handles = {name: [rule.handle or 0 for rule in draft.rules[name]] for name in unread} if looked_at else {}
+    return Staying((content,), len(names), sum(map(len, texts.values())), unread, lambda: handles, words)

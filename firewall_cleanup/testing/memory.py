@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import attrs
 
 from ..errors import BatchRefused, KernelError, LockBusy, StaleGeneration
-from ..host import Interest
+from ..host import Interest, Staying
 from ..model import (
     Address,
     Backend,
@@ -44,7 +44,7 @@ from ..model import (
     TableKey,
 )
 from ..rules import parse_rule, render
-from ._tables import BUILTIN_CHAINS, Draft, as_read, entries, named, read_table, uses
+from ._tables import BUILTIN_CHAINS, Draft, as_read, entries, named, read_table, read_whole, staying, uses
 
 __all__ = ["BUILTIN_CHAINS", "ENTRY_BUSY", "Crash", "MemoryHost", "read_table"]
 
@@ -176,7 +176,8 @@ class MemoryHost:
         families = [f for f in self.families if not self._is_gap("iptables", f)]
         tables = [t for k, t in self._tables.items() if k.backend is Backend.NFT and k.family in families]
         natives = () if self._is_gap("nftables", None) else self._natives
-        return _Dump(self.generation, natives, tuple(as_read(table, interest) for table in tables))
+        read = {table.key: (table, *read_whole(table, interest)) for table in tables}
+        return _Dump(self.generation, natives, tuple(as_read(table, interest) for table in tables), read)
 
     def legacy_tables(self, family: Family) -> tuple[TableKey, ...]:
         """Return the legacy tables that exist. Raises OSError if that cannot be known."""
@@ -394,9 +395,15 @@ class _Dump:
     generation: int
     native_tables: tuple[NativeTable, ...]
     raw: tuple[Table, ...]
+    read: Mapping[TableKey, tuple[Table, frozenset[str], bool]]
 
     def tables(self, sets: Mapping[int, str]) -> dict[TableKey, Table]:
         return {table.key: named(table, sets) for table in self.raw}
+
+    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying:
+        del sets, like
+        table, whole, looked_at = self.read[owned.key]
+        return staying(table, owned, whole, looked_at=looked_at)
 
 
 @attrs.define(eq=False)
@@ -410,6 +417,10 @@ class _OpenTable:
 
     def table(self, sets: Mapping[int, str]) -> Table:
         return named(self._shown, sets)
+
+    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying:
+        del sets, like
+        return staying(self._read, owned, self._read.rules)
 
     def is_current(self) -> bool:
         return self._host.state.tables.get(self.key) == self._read

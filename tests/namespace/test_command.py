@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from scenes import ALL, NODES, Scene, as_nobody, clean, command, json_of, problems
 
-from firewall_cleanup import Backend, Controller, Family, Kind, __version__
+from firewall_cleanup import Backend, Controller, Family, __version__, check
 from firewall_cleanup.cli import main
 from firewall_cleanup.testing.namespaces import Sandbox
 
@@ -27,37 +31,18 @@ CLEAN = "--cleanup-config"
 JSON = (CLEAN, "--output", "json")
 
 
+SCHEMA = Draft202012Validator(json.loads((Path(__file__).parents[2] / "docs/report.schema.json").read_text()))
+
+
 def check_shape(report: dict[str, Any]) -> None:
-    """Fail unless the report has the documented form, key for key."""
-    assert list(report) == ["version", "dry_run", "clean", "changed", "families", "outcomes", "gaps"]
-    assert report["version"] == 1
-    assert all(isinstance(report[key], bool) for key in ("dry_run", "clean", "changed"))
-    assert set(report["families"]) <= {"ipv4", "ipv6"}
-    assert set(report["families"].values()) <= {"examined", "absent", "gap"}
-    families, backends = {"ipv4", "ipv6", None}, {"legacy", "nft", None}
+    """Fail unless the report has the documented form, its keys in order."""
+    SCHEMA.validate(report)
+    assert list(report)[:7] == ["version", "dry_run", "clean", "changed", "families", "outcomes", "gaps"]
     for outcome in report["outcomes"]:
         assert list(outcome) == (
-            "component controller family backend kind table name status evidence text reason holder".split()
+            "component controller family backend kind table name status evidence detail text reason holder".split()
         )
         assert outcome["component"] == "kube-router"
-        assert outcome["controller"] in {"service-proxy", "network-policy", "routing", None}
-        assert outcome["family"] in families
-        assert outcome["backend"] in backends
-        assert outcome["kind"] in {kind.value for kind in Kind}
-        assert outcome["status"] in {"planned", "removed", "kept", "in-use", "denied", "failed"}
-        assert isinstance(outcome["name"], str)
-        assert isinstance(outcome["evidence"], str)
-        assert (outcome["text"] is not None) is (outcome["kind"] == "rule")
-        assert (outcome["table"] is None) is (outcome["kind"] == "set")
-        assert (outcome["reason"] is None) is (outcome["status"] in {"planned", "removed"})
-        if outcome["holder"] is not None:
-            assert list(outcome["holder"]) == "kind family backend table chain text".split()
-            assert outcome["status"] in {"kept", "in-use"}
-    for gap in report["gaps"]:
-        assert list(gap) == ["family", "backend", "table", "reason"]
-        assert gap["family"] in families
-        assert gap["backend"] in backends
-        assert gap["reason"]
 
 
 @pytest.mark.parametrize("options", [(), ("--help",), ("--version",), ("-v",), ("--dry-run",)])
@@ -133,8 +118,103 @@ def test_text(sandbox: Sandbox):
     sandbox.run("iptables-nft -F INPUT")
     done = command(sandbox, CLEAN, "-v")
     assert done.returncode == 0
-    assert "name of a set of kube-router" in done.stdout
+    assert "name of a set of the service proxy" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("clean")
+
+
+def test_dry_run_in_words(sandbox: Sandbox, backend: Backend):
+    before = Scene(NODES["default"], backend).load(sandbox)
+    done = command(sandbox, CLEAN, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sandbox.state() == before
+    lines = done.stdout.splitlines()
+    groups = [line.strip() for line in lines if line.startswith("  ") and line[2] != " "]
+    assert groups[:6] == [f"{c.value}, {f.value}" for c in Controller for f in Family]
+    assert f"    iptables {backend.value}, filter (" in done.stdout
+    assert "[jumps to KUBE-ROUTER-INPUT]" in done.stdout
+    assert "[exact comment and matches of a rule of the routing controller]" in done.stdout
+    assert lines[-1] == "dry run: nothing was changed"
+    assert lines[-2].startswith("foreign state seen, which stays: ")
+    verbose = command(sandbox, CLEAN, "--dry-run", "-v").stdout.splitlines()
+    objects = json_of(command(sandbox, *JSON, "--dry-run"))["outcomes"]
+    assert sum(line.startswith("      ") and "  [" in line for line in verbose) == len(objects)
+    assert command(sandbox, CLEAN, "--dry-run").stdout.splitlines() == lines
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_terminal(sandbox: Sandbox, verbose: bool):
+    """In colour, in its width, and with the same words; NO_COLOR is respected."""
+    Scene(NODES["default"], Backend.NFT).load(sandbox)
+    options = [CLEAN, "--dry-run", *["-v"] * verbose]
+    plain = command(sandbox, *options).stdout
+    shown = on_terminal(sandbox, *options)
+    assert "\x1b[1m" in shown
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).split() == plain.split()
+    colours = re.compile(r"\x1b\[(?:[0-9]+;)*3[0-7]m")
+    assert colours.search(shown)
+    assert not colours.search(on_terminal(sandbox, *options, NO_COLOR="1"))
+    assert "\x1b" not in on_terminal(sandbox, *options, TERM="dumb")
+
+
+def on_terminal(sandbox: Sandbox, *options: str, **variables: str) -> str:
+    """Run the command with a terminal of 100 columns as its standard output, and return what it gets."""
+    ours, theirs = pty.openpty()
+    environment = {**sandbox.environment, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
+    if "NO_COLOR" not in variables:
+        environment.pop("NO_COLOR", None)
+    words = sandbox.command(sys.executable, "-m", "firewall_cleanup", *options)
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        parts = []
+        with contextlib.suppress(OSError):  # EIO: the last writer has gone
+            while part := os.read(ours, 65536):
+                parts.append(part)
+        os.close(ours)
+    assert process.returncode == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def test_check(sandbox: Sandbox, backend: Backend):
+    """1 while there is something to remove, 0 once there is not; nothing is changed, and no lock is taken."""
+    before = Scene(NODES["default"], backend).load(sandbox)
+    with lock_held():
+        done = command(sandbox, "--check")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines()[-1].startswith("not clean: ")
+    assert "network-policy, ipv6: " in done.stdout
+    report = json_of(command(sandbox, "--check", "--output", "json"))
+    check_shape(report)
+    assert report == json_of(command(sandbox, *JSON, "--dry-run"))
+    assert "jumps to KUBE-ROUTER-INPUT" in command(sandbox, "--check", "-v").stdout
+    assert sandbox.state() == before
+    assert command(sandbox, CLEAN, "--family", "ipv4").returncode == 0
+    for options, status in (
+        (("--family", "ipv4"), 0),
+        (("--family", "ipv6"), 1),
+        ((), 1),
+        (("--family", "ipv4", "--controller", "routing"), 0),
+        (("--component", "kube-router"), 1),
+    ):
+        assert main(["--check", "--netns", sandbox.path, *options]) == status, options
+    assert command(sandbox, CLEAN).returncode == 0
+    done = command(sandbox, "--check")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "kube-router: found nothing")
+
+
+def test_check_from_python(sandbox: Sandbox):
+    Scene(NODES["default"], Backend.NFT).load(sandbox)
+    report = check(netns=sandbox.path, controllers=[Controller.ROUTING])
+    assert (report.check, report.dry_run, report.clean, report.exit_code) == (True, True, False, 1)
+    assert {outcome.controller for outcome in report.outcomes} == {Controller.ROUTING, None}
+    clean(sandbox)
+    assert check(netns=sandbox.path).exit_code == 0
+
+
+@pytest.mark.parametrize("more", [CLEAN, "--dry-run", "--remove-bridge", "--backup=x", "--restore=x"])
+def test_check_stands_alone(more: str):
+    with pytest.raises(SystemExit) as end:
+        main(["--check", more])
+    assert end.value.code == 2
 
 
 def test_a_reader_that_goes_away(sandbox: Sandbox):

@@ -7,8 +7,20 @@ from typing import Any
 
 from firewall_cleanup import Backend, CleanupReport, Controller, Family
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
+from firewall_cleanup.components.kube_router_host import tunnel_names
 from firewall_cleanup.engine import Settings, run
-from firewall_cleanup.model import IpSet, NativeTable, Snapshot, TableKey
+from firewall_cleanup.model import (
+    Address,
+    FouPort,
+    IpSet,
+    IpvsService,
+    Link,
+    NativeTable,
+    PolicyRule,
+    Route,
+    Snapshot,
+    TableKey,
+)
 from firewall_cleanup.ownership import Claims, claim
 from firewall_cleanup.testing import MemoryHost, read_table
 
@@ -44,6 +56,47 @@ def node(
     **switches: Any,
 ) -> MemoryHost:
     return MemoryHost(snapshot(tables or {}, sets, natives), **switches)
+
+
+def host_node(family: Family = V4) -> MemoryHost:
+    """A node with objects of every kind that is neither in a table nor a set, some of them held or shared."""
+    own, shared, pod = ("10.96.0.1", "10.96.0.2", "10.244.0.2")
+    port = IpvsService(family, "tcp", "192.0.2.10", 30080, destinations=frozenset({f"{pod}:80"}))
+    services = [
+        IpvsService(family, "tcp", own, 443, destinations=frozenset({f"{pod}:80"})),
+        IpvsService(family, "tcp", shared, 443),
+        IpvsService(family, mark=16051),
+        port,
+    ]
+    tunnel, other = min(tunnel_names("192.0.2.200")), "192.0.2.200"
+    links = [
+        Link("kube-dummy-if", "dummy", 2),
+        Link("kube-ipvs0", "dummy", 3),
+        Link("kube-bridge", "bridge", 4),
+        Link("veth1", "veth", 5, master="kube-bridge"),
+        Link(tunnel, "ipip", 6, remote=other, encap_port=5555),
+        Link("eth0", "", 7),
+    ]
+    addresses = [
+        (link, f"{a}/32") for link, a in (("kube-dummy-if", own), ("kube-dummy-if", shared), ("kube-ipvs0", shared))
+    ]
+    return MemoryHost(
+        Snapshot(
+            links=tuple(links),
+            addresses=tuple(Address(family, link, address) for link, address in addresses),
+            policy_rules=(
+                PolicyRule(family, 78, 32764, mark=16051),
+                PolicyRule(family, 77, 32763, source="10.244.0.0/24"),
+            ),
+            routes=(
+                Route(family, 78, "0.0.0.0/0", type=2, device="lo"),
+                Route(family, 77, "10.244.1.0/24", device=tunnel),
+                Route(family, 254, "10.244.1.0/24", protocol=17, device=tunnel),
+            ),
+            fou_ports=(FouPort(family, 5555),),
+            services=tuple(services),
+        )
+    )
 
 
 def claims(tables: Mapping[TableKey, str], sets: Iterable[IpSet] = ()) -> Claims:

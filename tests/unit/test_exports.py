@@ -61,7 +61,10 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import firewall_cleanup", "hypothesis pyroute2 pytest ctypes concurrent.futures logging.handlers"),
+        (
+            "import firewall_cleanup",
+            "rich jsonschema hypothesis pyroute2 pytest ctypes concurrent.futures logging.handlers",
+        ),
         ("from firewall_cleanup.testing import MemoryHost", "hypothesis pyroute2 pytest"),
         ("import firewall_cleanup.testing.node, firewall_cleanup.testing.memory", "hypothesis pytest"),
     ],

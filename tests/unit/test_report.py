@@ -109,6 +109,7 @@ def test_json_exactly() -> None:
                 "name": "kube-router-svip",
                 "status": "in-use",
                 "evidence": "set-name",
+                "detail": None,
                 "text": None,
                 "reason": "a rule uses it",
                 "holder": {
@@ -129,6 +130,7 @@ def test_json_exactly() -> None:
                 "name": "KUBE-ROUTER-HAIRPIN",
                 "status": "removed",
                 "evidence": "chain-name",
+                "detail": None,
                 "text": None,
                 "reason": None,
                 "holder": None,
@@ -142,6 +144,7 @@ def test_json_exactly() -> None:
                 "name": "POSTROUTING",
                 "status": "removed",
                 "evidence": "jump",
+                "detail": "KUBE-ROUTER-HAIRPIN",
                 "text": "-A POSTROUTING -j KUBE-ROUTER-HAIRPIN",
                 "reason": None,
                 "holder": None,
@@ -153,7 +156,7 @@ def test_json_exactly() -> None:
         ],
     }
     assert list(made.to_dict()) == ["version", "dry_run", "clean", "changed", "families", "outcomes", "gaps"]
-    keys = "component controller family backend kind table name status evidence text reason holder".split()
+    keys = "component controller family backend kind table name status evidence detail text reason holder".split()
     assert all(list(outcome) == keys for outcome in made.to_dict()["outcomes"])
     json.dumps(made.to_dict())
 

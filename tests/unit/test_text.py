@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 
+import attrs
 import pytest
 from builders import LEGACY, POLICY, V4, V6, H, clean, key, node
 
-from firewall_cleanup import Gap
+from firewall_cleanup import Gap, Status
 from firewall_cleanup.model import IpSet, NativeTable
-from firewall_cleanup.text import escape, summary
+from firewall_cleanup.text import summary
+from firewall_cleanup.words import escape
 
 POD = f"KUBE-POD-FW-{H}"
 
@@ -33,8 +35,10 @@ def test_escape(text: str, escaped: str) -> None:
 
 
 def words(host, **more):  # type: ignore[no-untyped-def]
+    """The lines of a report, without the proof, which has tests of its own."""
     verbose = more.pop("verbose", False)
-    return list(summary(clean(host, **more), verbose=verbose))
+    lines = summary(attrs.evolve(clean(host, **more), proof=None), verbose=verbose)
+    return [line for line in lines if line != "nothing was changed"]
 
 
 def test_nothing() -> None:
@@ -60,18 +64,77 @@ def test_removed() -> None:
 def test_verbose_gives_the_evidence() -> None:
     host = node({key(): f"-N {POD}\n-A INPUT -j {POD}"}, [IpSet("TMP-PRBJ7ASFQM5DJR3Q", "hash:ip", V6)])
     assert words(host, verbose=True)[1:-1] == [
-        "  network-policy, ipv4: 1 chain (nft), 1 rule (nft)",
-        f"    nft filter: chain {POD}  [name of a chain of kube-router]",
-        f"    nft filter: -A INPUT -j {POD}  [jumps to {POD}]",
-        "  no single controller, ipv6: 1 set",
-        "    set TMP-PRBJ7ASFQM5DJR3Q  [unused temporary set of kube-router]",
+        "  network-policy, ipv4",
+        "    iptables nft, filter (2)",
+        f"      -A INPUT -j {POD}  [jumps to {POD}]",
+        f"      chain {POD}  [name of a chain of the network policy controller]",
+        "  no single controller, ipv6",
+        "    ipset (1)",
+        "      set TMP-PRBJ7ASFQM5DJR3Q  [unused temporary set of kube-router]",
     ]
 
 
-def test_dry_run() -> None:
-    lines = words(node({key(): f"-N {POD}"}), dry_run=True)
-    assert lines[0] == "kube-router: would remove 1 object"
-    assert lines[-1] == "dry run: nothing was changed"
+def test_dry_run_gives_it_too() -> None:
+    text = "\n".join(f"-N KUBE-POD-FW-ABCDEFGHIJKLM2{n}" for n in range(22, 28))
+    assert words(node({key(): text}), dry_run=True) == [
+        "kube-router: would remove 6 objects",
+        "  network-policy, ipv4",
+        "    iptables nft, filter (6)",
+        (
+            "      6 chains KUBE-POD-FW-ABCDEFGHIJKLM222 to KUBE-POD-FW-ABCDEFGHIJKLM227"
+            "  [name of a chain of the network policy controller]"
+        ),
+        "foreign state seen, which stays: 1 iptables table",
+        "dry run: nothing was changed",
+    ]
+    assert len(words(node({key(): text}), dry_run=True, verbose=True)) == 5 + 6
+
+
+def test_what_of_others_was_seen() -> None:
+    sets = [IpSet("theirs", "hash:ip", V4), IpSet("kube-router-svip", "hash:ip", V4)]
+    host = node({key(): f"-N {POD}\n-N THEIRS\n-N MINE"}, sets, [NativeTable("inet", "fw")])
+    assert words(host, dry_run=True)[-2] == (
+        "foreign state seen, which stays: 1 iptables table, 2 chains, 1 nftables table, 1 set"
+    )
+
+
+def checked(host, **more):  # type: ignore[no-untyped-def]
+    return attrs.evolve(clean(host, dry_run=True, **more), check=True)
+
+
+def test_check() -> None:
+    report = checked(node({key(): f"-N {POD}\n-A INPUT -j {POD}"}))
+    assert list(summary(report)) == [
+        "kube-router: found 2 objects",
+        "  network-policy, ipv4: 1 chain (nft), 1 rule (nft)",
+        "not clean: 2 objects found, 0 parts not examined",
+    ]
+    assert report.exit_code == 1
+    assert "jumps to" in "\n".join(summary(report, verbose=True))
+
+
+def test_check_of_a_clean_node() -> None:
+    report = checked(node({key(): "-N THEIRS"}))
+    assert list(summary(report)) == [
+        "kube-router: found nothing",
+        "clean: nothing of kube-router was found that a cleanup would remove",
+    ]
+    assert report.exit_code == 0
+
+
+def test_check_counts_what_is_in_use_and_not_what_is_kept() -> None:
+    used = checked(node({key(): "-A INPUT -m set --match-set kube-router-svip src -j DROP"}))
+    assert list(summary(used))[-1] == "not clean: 1 object found, 0 parts not examined"
+    assert "rule that stays uses it" in "\n".join(summary(used, verbose=True))
+    text = f"-N {POD}\n-A KUBE-ROUTER-SERVICES -j {POD}"
+    kept = checked(node({key(): text}), controllers=frozenset({POLICY}))
+    assert [status.status for status in kept.remaining] == [Status.KEPT]
+    assert (kept.exit_code, next(iter(summary(kept)))) == (0, "kube-router: found nothing")
+
+
+def test_check_of_what_cannot_be_read() -> None:
+    report = checked(node(gaps=(Gap("no right", V4, subsystem="ipset"),)))
+    assert (report.exit_code, list(summary(report))[-1]) == (1, "not clean: 0 objects found, 1 part not examined")
 
 
 def test_left_and_its_holder() -> None:

@@ -1,0 +1,137 @@
+"""docs/report.schema.json says what the reports are, and what it refuses is none."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from builders import LEGACY, POLICY, V4, V6, H, clean, host_node, key, node
+from jsonschema import Draft202012Validator, ValidationError
+from scenes import NODES, Scene, command, json_of
+
+from firewall_cleanup import Backend, Controller, Family, FamilyState, Gap, Kind, Restored, Status
+from firewall_cleanup.model import IpSet, NativeTable
+from firewall_cleanup.testing.namespaces import Sandbox
+from firewall_cleanup.words import _EVIDENCE
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs/report.schema.json").read_text())
+VALIDATOR = Draft202012Validator(SCHEMA)
+POD = f"KUBE-POD-FW-{H}"
+
+
+def test_it_is_a_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_it_has_the_words_of_the_code() -> None:
+    definitions = SCHEMA["$defs"]
+    outcome = definitions["outcome"]["properties"]
+    assert set(definitions["kind"]["enum"]) == {kind.value for kind in Kind}
+    assert outcome["status"]["enum"] == [status.value for status in Status]
+    assert outcome["controller"]["enum"] == [*(controller.value for controller in Controller), None]
+    assert set(outcome["evidence"]["enum"]) == set(_EVIDENCE)
+    assert definitions["family"]["enum"] == [*(family.value for family in Family), None]
+    assert definitions["backend"]["enum"] == [*(backend.value for backend in Backend), None]
+    assert SCHEMA["properties"]["families"]["additionalProperties"]["enum"] == [state.value for state in FamilyState]
+
+
+def reports() -> Iterator[dict[str, Any]]:
+    """Of nodes in memory: planned, removed, kept, held, refused, unread, empty."""
+    text = f"-N {POD}\n-A INPUT -j {POD}\n-A INPUT -m set --match-set kube-router-svip src -j DROP"
+    for dry_run in (True, False):
+        sets = [IpSet("TMP-PRBJ7ASFQM5DJR3Q", "hash:ip", V6), IpSet("kube-router-svip", "hash:ip", V4)]
+        tables = {key(): text, key(backend=LEGACY): text}
+        natives = [NativeTable("ip", "kube-router-filter-ipv4"), NativeTable("inet", "fw")]
+        yield clean(node(tables, sets, natives), dry_run=dry_run).to_dict()
+        kept = node({key(): f"-N {POD}\n-A KUBE-ROUTER-SERVICES -j {POD}"})
+        yield clean(kept, frozenset({POLICY}), dry_run=dry_run).to_dict()
+        yield clean(node(gaps=(Gap("no", V4), Gap("no", None, Backend.NFT, "nat"))), dry_run=dry_run).to_dict()
+        yield clean(host_node(), dry_run=dry_run).to_dict()
+        yield clean(node(), dry_run=dry_run, stopped=lambda: 15).to_dict()
+    yield attrs.evolve(clean(node()), notes=("a file",), backup="/var/backups/x").to_dict()
+
+
+def test_reports_are_valid() -> None:
+    found = [json.loads(json.dumps(report)) for report in reports()]
+    for report in found:
+        VALIDATOR.validate(report)
+    assert set().union(*found) == set(SCHEMA["properties"])
+    statuses = {outcome["status"] for report in found for outcome in report["outcomes"]}
+    assert statuses >= {"planned", "removed", "kept", "in-use"}
+    assert {outcome["kind"] for report in found for outcome in report["outcomes"]} == {kind.value for kind in Kind}
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize(
+    "options", [["--cleanup-config"], ["--cleanup-config", "--dry-run"], ["--check"]], ids=" ".join
+)
+def test_what_the_command_prints_is_valid(sandbox: Sandbox, backend: Backend, options: list[str]) -> None:
+    Scene(NODES["nft-netpol"], backend).load(sandbox)
+    sandbox.run(f"iptables-{backend.value} -A INPUT -m set --match-set kube-router-svip src -j DROP")
+    report = json_of(command(sandbox, *options, "--output", "json"))
+    VALIDATOR.validate(report)
+    assert {outcome["status"] for outcome in report["outcomes"]} > {"in-use"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["version"], 2),
+        (["more"], 1),
+        (["families", "ipv5"], "gap"),
+        (["outcomes", 0, "status"], "gone"),
+        (["outcomes", 0, "evidence"], "a word"),
+        (["outcomes", 0, "more"], None),
+        (["outcomes", 0, "name"], None),
+        (["gaps"], [{"reason": "x"}]),
+        (["notes"], []),
+        (["proof"], {}),
+        (["others"], {}),
+        (["changed"], True),
+    ],
+    ids=str,
+)
+def test_anything_else_is_not(path: list[Any], value: object) -> None:
+    report = copy.deepcopy(next(reports()))
+    VALIDATOR.validate(report)
+    place: Any = report
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(ValidationError):
+        VALIDATOR.validate(report)
+
+
+@pytest.mark.parametrize("name", SCHEMA["required"])
+def test_nothing_may_be_missing(name: str) -> None:
+    report = next(reports())
+    del report[name]
+    with pytest.raises(ValidationError):
+        VALIDATOR.validate(report)
+
+
+# the report of a restore
+
+RESTORE = json.loads((Path(__file__).parents[1] / "docs/restore.schema.json").read_text())
+
+
+def test_the_schema_of_a_restore_has_the_words_of_the_code() -> None:
+    Draft202012Validator.check_schema(RESTORE)
+    outcome = RESTORE["properties"]["outcomes"]["items"]["properties"]
+    assert set(outcome["kind"]["enum"]) == {kind.value for kind in Kind}
+    assert set(outcome["status"]["enum"]) == {status.value for status in Restored}
+
+
+@pytest.mark.namespace
+def test_what_a_restore_prints_is_valid(sandbox: Sandbox, backend: Backend, tmp_path: Path) -> None:
+    Scene(NODES["nft-netpol"], backend).load(sandbox)
+    VALIDATOR.validate(json_of(command(sandbox, "--cleanup-config", "--output=json", f"--backup={tmp_path}")))
+    for changed in (True, False):
+        report = json_of(command(sandbox, f"--restore={tmp_path}", "--output=json"))
+        Draft202012Validator(RESTORE).validate(report)
+        assert (report["complete"], report["changed"]) == (True, changed)
