@@ -271,10 +271,9 @@ def test_what_comes_while_services_cannot_be_removed_is_reported() -> None:
     """The plan is made anew then, and has more; what goes by it is told."""
     key = TableKey(Family.IPV4, Backend.LEGACY, "filter")
     text = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-ROUTER-FORWARD - [0:0]\nCOMMIT\n"
-    legacy = {key: attrs.evolve(table, key=key) for table in read_dumps({"iptables-save": text}).tables.values()}
-    host = MemoryHost(
-        attrs.evolve(NODE, tables={**NODE.tables, **legacy}), errors={"delete IpvsService": errno.EPERM}
-    )
+    (table,) = read_dumps({"iptables-save": text}).tables.values()
+    tables = {**NODE.tables, key: attrs.evolve(table, key=key)}
+    host = MemoryHost(attrs.evolve(NODE, tables=tables), errors={"delete IpvsService": errno.EPERM})
 
     def write(step: str) -> None:
         if step == "delete IpvsService" and len(host.state.tables[key].chains) == 1:
