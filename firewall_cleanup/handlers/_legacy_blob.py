@@ -133,16 +133,17 @@ class Blob:
         ]
         if not found or found[-1][0] + size != len(self.entries):
             raise ValueError("a table without an end")
-        head, name = found[0]
-        for following, next_name in found[1:]:
+        head, begin, name = -1, 0, b""
+        for following, next_name in found:
             end = following - last_size
-            if not self.entries.startswith(last_sizes, end + size_at):  # not a plain return, as iptables has it
-                *_, end = self.offsets(head + size, following)
+            # What is before a head ends in a plain return, as iptables has it; the built-in chains come first.
+            if head < 0 or not self.entries.startswith(last_sizes, end + size_at):
+                *_, end = self.offsets(begin, following)
                 if end + self.length(end) != following:
                     continue  # bytes in the middle of an entry that look like a head
-            begun, begun_name = head, name
-            head, name = following, next_name
-            yield Chain(begun_name.decode("utf-8", "surrogateescape"), begun, begun + size, end, following)
+            if head >= 0:
+                yield Chain(name.decode("utf-8", "surrogateescape"), head, begin, end, following)
+            head, begin, name = following, following + size, next_name
 
     @property
     def user_chains(self) -> tuple[str, ...]:
