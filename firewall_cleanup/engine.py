@@ -110,6 +110,7 @@ class _Run:
             stage(reading)
             if self.keep_proofs != proofs:
                 reading = self.read()  # with a plan that keeps them
+                self.seen = self.seen.plus(reading.plan.selected)
         if not first.plan.selected and not self.changed:
             return self.report(first, gone=Claims())
         last = self.read()

@@ -208,7 +208,8 @@ def test_edges(node: Node, table: str):
     assert sum(len(rules) for rules in read.rules.values()) == 22
 
 
-def test_a_match_that_holds_the_head_of_a_chain(node: Node):
+@pytest.mark.parametrize("chain", ["a", "INPUT", "OUTPUT"])
+def test_a_match_that_holds_the_head_of_a_chain(node: Node, chain: str):
     """The pattern of a string match is any bytes; they make no chain, and what follows stays what it was."""
     head, between = (112, 20) if node.family is Family.IPV4 else (168, 24)
     pattern = (
@@ -217,11 +218,17 @@ def test_a_match_that_holds_the_head_of_a_chain(node: Node):
     )  # fmt: skip
     node.restore(
         "*filter\n:a - [0:0]\n:b - [0:0]\n[0:0] -A INPUT -j a\n[1:1] -A a -p tcp\n"
-        f'[2:2] -A a -m string --hex-string "|{pattern.hex()}|" --algo bm -j b\n[3:3] -A a -j ACCEPT\nCOMMIT\n'
+        f'[2:2] -A {chain} -m string --hex-string "|{pattern.hex()}|" --algo bm -j b\n[3:3] -A a -j ACCEPT\nCOMMIT\n'
     )
-    read = node.open().table({})
+    before = node.save()
+    opened_table = node.open()
+    read = opened_table.table({})
     assert read.chains == ("a", "b")
-    assert [len(rules) for rules in read.rules.values()] == [1, 0, 0, 3, 0]
+    wanted = {"INPUT": 1, "FORWARD": 0, "OUTPUT": 0, "a": 2, "b": 0}
+    wanted[chain] += 1
+    assert {name: len(rules) for name, rules in read.rules.items()} == wanted
+    opened_table.commit(TableChange(read.key, (read.rules["a"][0],)))
+    assert node.save() == before.replace("[1:1] -A a -p tcp\n", "")
 
 
 # Writing
