@@ -30,13 +30,16 @@ from .ownership import Claims, claim
 
 __all__ = ["Reader", "Reading", "text_of"]
 
+# Bytes of legacy tables, of hundreds of thousands of rules, that are worth the time to read them again.
+_MOST_KEPT = 100 << 20
+
 
 @attrs.frozen
 class Reading:
     """What was read and what of it is owned.
 
     `generation` is that of nf_tables, None if it was not read; `moving` tells that it did not stand still for that.
-    `legacy` has the legacy tables as they were read, to be written if they are still current.
+    `legacy` has the legacy tables as they were read, to be written if they are still current; not the largest.
     """
 
     snapshot: Snapshot
@@ -93,7 +96,7 @@ class Reader:
         snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
         snapshot = self._with_texts(snapshot)
         claims = claim(snapshot, self.component)
-        return Reading(snapshot, claims, generation, moving, {table.key: table for table in legacy})
+        return Reading(snapshot, claims, generation, moving, _kept(legacy))
 
     def open_legacy(self, key: TableKey) -> LegacyTable:
         """Read one legacy table anew. Raises KernelError."""
@@ -221,6 +224,16 @@ class _Interest(Interest):
             return any(self.matters(item.name) for item in host.sets(host.families))
         except KernelError:
             return True
+
+
+def _kept(tables: list[LegacyTable]) -> dict[TableKey, LegacyTable]:
+    """Return the tables to keep as they were read; what is not kept is read once more before it is written."""
+    kept, held = {}, 0
+    for table in tables:
+        if held + table.size <= _MOST_KEPT:
+            kept[table.key] = table
+            held += table.size
+    return kept
 
 
 @attrs.frozen

@@ -30,6 +30,11 @@ class LegacyTable:
         self._namespace, self._interest = namespace, interest
         self._blob = namespace.run(Blob, key)
 
+    @property
+    def size(self) -> int:
+        """How many bytes it holds in memory."""
+        return len(self._blob.entries)
+
     def is_current(self) -> bool:
         """Tell whether the kernel's table still is what was read, but for counters. Raises KernelError."""
         return self._namespace.run(Blob, self.key).equals(self._blob)

@@ -407,6 +407,7 @@ class _OpenTable:
     key: TableKey
     _read: Table
     _shown: Table
+    size: int = 0
 
     def table(self, sets: Mapping[int, str]) -> Table:
         return named(self._shown, sets)
