@@ -173,7 +173,9 @@ class Reader:
         try:
             return {item.name: item for item in self.host.sets(families, members)}
         except KernelError as error:
-            gaps += [Gap(f"ipset: {text_of(error)}", family, subsystem="ipset") for family in families]
+            told = {gap.family for gap in gaps if gap.subsystem == "ipset"}
+            asked = [family for family in families if family not in told]
+            gaps += [Gap(f"ipset: {text_of(error)}", family, subsystem="ipset") for family in asked]
             return {}
 
     def _with_texts(self, snapshot: Snapshot) -> Snapshot:

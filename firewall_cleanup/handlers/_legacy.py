@@ -85,8 +85,8 @@ class LegacyTable:
         """Apply a change and write the table back, if the kernel still has what was read.
 
         Everything that stays keeps its order and its counters, those of policies included. Raises BatchRefused for
-        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was), and has
-        changed nothing then.
+        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was); nothing
+        is changed then, unless it is the counters that the kernel refuses.
         """
         blob = self._blob
         with well_formed(self.key):

@@ -235,7 +235,8 @@ class Blob:
     def replace(self, cut: Cut) -> None:
         """Put the table back as what is left of it; order and counters of what stays are kept.
 
-        Raises KernelError, with EAGAIN if the kernel's table has another number of entries by now.
+        Raises KernelError, with EAGAIN if the kernel's table has another number of entries by now: nothing is changed
+        then. To put the table and to put the counters are two calls; the kernel has no one for both.
         """
         counted = bytearray(self.info.num_entries * _COUNTERS)
         old = (ctypes.c_char * len(counted)).from_buffer(counted)
@@ -285,15 +286,13 @@ class Cut:
 
     def moved(self, offset: int) -> int:
         """Return where an offset is in what is left; one within what is removed is where that was."""
-        place = bisect.bisect_right(self._ends, offset)
-        gone = self._lengths[place]
-        if place < len(self._begins) and self._begins[place] < offset:
-            gone += offset - self._begins[place]
-        return offset - gone
+        return offset - sum(self._removed_before(offset))
 
-    def _is_inside(self, offset: int) -> bool:
+    def _removed_before(self, offset: int) -> tuple[int, int]:
+        """Return how much was removed before an offset: whole places, and of one in whose middle it is."""
         place = bisect.bisect_right(self._ends, offset)
-        return place < len(self._begins) and self._begins[place] < offset
+        inside = max(offset - self._begins[place], 0) if place < len(self._begins) else 0
+        return self._lengths[place], inside
 
     def _move_jumps(self, blob: Blob, place: int, start: int, end: int, gone: Mapping[int, str]) -> int:
         """Move the jumps of the entries from `start` to `end`, which are at `place` now; return how many they are."""
@@ -307,11 +306,12 @@ class Cut:
             if not entries[at + 2]:  # a standard target: a verdict, or where to go on
                 verdict = verdicts.unpack_from(entries, at + 32)[0]
                 if verdict >= 0:
+                    before, inside = self._removed_before(verdict)
                     if verdict in gone:
                         self.dangling.add(gone[verdict])
-                    elif verdict != offset + length and self._is_inside(verdict):
+                    elif inside and verdict != offset + length:
                         raise ValueError("a jump into the middle of a chain")
-                    verdicts.pack_into(self.entries, at + shift, self.moved(verdict))
+                    verdicts.pack_into(self.entries, at + shift, verdict - before - inside)
             if length < blob.head:
                 raise ValueError("an entry without an end")
             offset += length

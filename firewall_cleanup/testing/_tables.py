@@ -8,19 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 
 from ..host import Interest
-from ..model import Policy, Rule, Table, TableKey, Target
+from ..model import BUILTIN_CHAINS, Policy, Rule, Table, TableKey, Target
 from ..rules import parse_rule
 
-__all__ = ["BUILTIN_CHAINS", "Draft", "as_read", "entries", "named", "read_table", "uses"]
-
-BUILTIN_CHAINS: Mapping[str, tuple[str, ...]] = {
-    "filter": ("INPUT", "FORWARD", "OUTPUT"),
-    "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
-    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
-    "raw": ("PREROUTING", "OUTPUT"),
-    "security": ("INPUT", "FORWARD", "OUTPUT"),
-}
-"""The built-in chains of each iptables table."""
+__all__ = ["Draft", "as_read", "entries", "named", "read_table", "uses"]
 
 # The part of an option list that names a set, in the match `set` and in the target `SET`.
 _SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})

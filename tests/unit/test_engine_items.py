@@ -181,6 +181,13 @@ def test_notes_are_in_the_report_where_there_are_any() -> None:
     assert "notes" not in nothing
 
 
+def test_sets_that_cannot_be_read_are_one_gap_a_family() -> None:
+    host = MemoryHost(NODE, errors={"list": errno.EPERM}, gaps=(Gap("not opened", Family.IPV4, subsystem="ipset"),))
+    gaps = [gap for gap in run(host, KUBE_ROUTER, ALL).gaps if gap.subsystem == "ipset"]
+
+    assert [(gap.family, gap.reason == "not opened") for gap in gaps] == [(Family.IPV4, True), (Family.IPV6, False)]
+
+
 @pytest.mark.parametrize("subsystem", ["ipset", "routing", "ipvs"])
 def test_what_is_unread_costs_no_service_its_proof(subsystem: str) -> None:
     """Killed or blind, the next run must still be able to claim what this one left."""
