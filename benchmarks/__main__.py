@@ -57,8 +57,8 @@ def main() -> int:
     cells = select(options.only, quick=options.quick, ways=options.way)
     if not cells:
         parser.error("--only, --way: no cell fits")
-    if options.record and (options.only or options.quick or options.way):
-        parser.error("--record keeps whole runs only")
+    if options.record and (options.quick or options.way):
+        parser.error("--record keeps whole cells only")
     if options.list:
         print("\n".join(cell.name for cell in cells))
         return 0
@@ -80,6 +80,8 @@ def main() -> int:
         report.times_table(measured), report.growth_table(measured), report.bars_table(measured)
     ) if len(table) > 1))  # fmt: skip
     print(machine.line(facts))
+    if options.record and options.only and recorded.exists():
+        measured = {**records.read(recorded)[1], **measured}  # in the order of cells, as `report` takes them
     output = recorded if options.record else options.output
     records.write(output, facts, measured)
     print(f"written: {os.path.relpath(output)}")

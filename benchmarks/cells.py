@@ -28,7 +28,7 @@ QUICK_SIZES = (1_000, 10_000)
 INNER_CHAINS = 5_000
 """Chains in each family in the series "inner", whose sizes are the rules in each of them."""
 
-_REPETITIONS, _REPETITIONS_LARGE, _LARGE = 7, 3, 200_000
+_REPETITIONS = 7
 
 
 @attrs.frozen
@@ -46,10 +46,8 @@ class Cell:
         return f"{self.series}/{self.backend}/{self.size}"
 
     def rounds(self, repeat: int | None) -> int:
-        """Return how often it is measured; the largest nodes load for long and are measured less often."""
-        if repeat is not None:
-            return repeat
-        return _REPETITIONS_LARGE if self.size >= _LARGE else _REPETITIONS
+        """Return how often it is measured."""
+        return _REPETITIONS if repeat is None else repeat
 
     def order(self, turn: int) -> tuple[str, ...]:
         """Return the ways in the order of one round: another one begins each time."""

@@ -24,7 +24,7 @@ def describe() -> dict[str, str]:
         "firewall-cleanup": __version__,
         "cpu": _cpu(),
         "cores": str(len(os.sched_getaffinity(0))),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],  # without what a distribution calls its build
         "python": platform.python_version(),
     }
     for name, words in _TOOLS.items():

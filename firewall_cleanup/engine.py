@@ -211,6 +211,7 @@ class _Run:
             stage(reading)
             if self.keep_proofs != proofs:
                 reading = self.saved(self.read())  # with a plan that keeps them
+                self.seen = self.seen.plus(reading.plan.selected)
 
     def apply_services(self, reading: _Reading) -> None:
         """Delete virtual services of IPVS one by one, while everything that proves them is still there."""

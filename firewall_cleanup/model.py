@@ -13,6 +13,7 @@ from typing import TypeAlias
 import attrs
 
 __all__ = [
+    "BUILTIN_CHAINS",
     "Address",
     "Backend",
     "Change",
@@ -191,6 +192,16 @@ class Table:
     chains: tuple[str, ...] = ()
     rules: Rules = attrs.field(factory=dict)
     mapped: Mapping[str, str] = attrs.field(factory=dict)
+
+
+BUILTIN_CHAINS: Mapping[str, tuple[str, ...]] = {
+    "filter": ("INPUT", "FORWARD", "OUTPUT"),
+    "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
+    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
+    "raw": ("PREROUTING", "OUTPUT"),
+    "security": ("INPUT", "FORWARD", "OUTPUT"),
+}
+"""The built-in chains of each iptables table."""
 
 
 @attrs.frozen

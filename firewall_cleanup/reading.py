@@ -31,13 +31,16 @@ from .ownership import Claims, claim
 
 __all__ = ["Reader", "Reading", "text_of"]
 
+# Bytes of legacy tables, of hundreds of thousands of rules, that are worth the time to read them again.
+_MOST_KEPT = 100 << 20
+
 
 @attrs.frozen
 class Reading:
     """What was read and what of it is owned.
 
     `generation` is that of nf_tables, None if it was not read; `moving` tells that it did not stand still for that.
-    `legacy` has the legacy tables as they were read, to be written if they are still current.
+    `legacy` has the legacy tables as they were read, to be written if they are still current; not the largest.
     """
 
     snapshot: Snapshot
@@ -101,7 +104,7 @@ class Reader:
         snapshot = attrs.evolve(snapshot, gaps=tuple(dict.fromkeys(gaps)), families=self._families(tables, gaps))
         snapshot = self._with_texts(snapshot)
         claims = claim(snapshot, self.component)
-        return Reading(snapshot, claims, generation, moving, {table.key: table for table in legacy}, dump)
+        return Reading(snapshot, claims, generation, moving, _kept(legacy), dump)
 
     def open_legacy(self, key: TableKey) -> LegacyTable:
         """Read one legacy table anew. Raises KernelError."""
@@ -182,7 +185,9 @@ class Reader:
         try:
             return {item.name: item for item in self.host.sets(families, members)}
         except KernelError as error:
-            gaps += [Gap(f"ipset: {text_of(error)}", family, subsystem="ipset") for family in families]
+            told = {gap.family for gap in gaps if gap.subsystem == "ipset"}
+            asked = [family for family in families if family not in told]
+            gaps += [Gap(f"ipset: {text_of(error)}", family, subsystem="ipset") for family in asked]
             return {}
 
     def _with_texts(self, snapshot: Snapshot) -> Snapshot:
@@ -235,6 +240,16 @@ class _Interest(Interest):
             return any(self.matters(item.name) for item in host.sets(host.families))
         except KernelError:
             return True
+
+
+def _kept(tables: list[LegacyTable]) -> dict[TableKey, LegacyTable]:
+    """Return the tables to keep as they were read; what is not kept is read once more before it is written."""
+    kept, held = {}, 0
+    for table in tables:
+        if held + table.size <= _MOST_KEPT:
+            kept[table.key] = table
+            held += table.size
+    return kept
 
 
 @attrs.frozen

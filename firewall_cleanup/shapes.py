@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from .model import Family, Option, Rule, Target
+from .model import BUILTIN_CHAINS, Family, Option, Rule, Target
 from .rules import parse_rule
 
 __all__ = ["Bindings", "Shape"]
@@ -72,16 +72,22 @@ _Item = tuple[str, Option]
 
 @attrs.frozen
 class Shape:
-    """A rule shape in one table and some built-in chains.
+    """A rule shape in one table and some built-in chains: of others' chains only jumps and sets are looked at.
 
     `{inet6}` in the text stands for the prefix `inet6:` in IPv6 and for nothing in IPv4. Target options named in
-    `optional` may be there or not. Raises ValueError on first use if the text is no rule.
+    `optional` may be there or not. Raises ValueError if a chain is not built in, and on first use if the text is no
+    rule.
     """
 
     table: str
-    chains: tuple[str, ...]
+    chains: tuple[str, ...] = attrs.field()
     text: str
     optional: frozenset[str] = frozenset()
+
+    @chains.validator
+    def _are_builtin(self, _field: object, chains: tuple[str, ...]) -> None:
+        if not set(BUILTIN_CHAINS[self.table]).issuperset(chains):
+            raise ValueError(f"not all are built-in chains of {self.table}: {', '.join(chains)}")
 
     def match(self, rule: Rule, family: Family) -> Bindings | None:
         """Return what the placeholders stand for if the rule has this shape exactly, else None."""

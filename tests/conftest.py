@@ -1,4 +1,7 @@
-"""Fixtures for tests on the kernel: each works in network namespaces that are thrown away."""
+"""Fixtures for tests on the kernel: each works in network namespaces that are thrown away.
+
+One profile for all properties; in CI the examples are the same in every run.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,15 @@ from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, settings
 
 from firewall_cleanup import Backend
 from firewall_cleanup.testing.namespaces import NotAvailable, Sandbox
+
+settings.register_profile("laws", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("laws"), derandomize=True)
+settings.register_profile("deep", settings.get_profile("laws"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "laws"))
 
 NEWER_IPTABLES = Path(__file__).with_name("newer-iptables")
 

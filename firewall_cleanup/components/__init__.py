@@ -14,12 +14,18 @@ from ..shapes import Bindings, Shape
 __all__ = ["ChainNames", "Component", "ItemClaim", "OwnedShape", "Proofs", "SetNames"]
 
 
+def _without_groups(_instance: object, _field: object, pattern: re.Pattern[str]) -> None:
+    """Many patterns are made one, whose groups tell which of them a name matched."""
+    if pattern.groups:
+        raise ValueError(f"a group in a pattern of names, use (?:…): {pattern.pattern}")
+
+
 @attrs.frozen
 class ChainNames:
     """Names of a component's chains in one iptables table; the pattern, without groups, must match the whole name."""
 
     table: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] = attrs.field(validator=_without_groups)
     controller: Controller
 
 
@@ -31,7 +37,7 @@ class SetNames:
     `controller` is None for sets of no single controller.
     """
 
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] = attrs.field(validator=_without_groups)
     controller: Controller | None
     unreferenced: bool = False
 
@@ -94,7 +100,7 @@ class OwnedShape:
     """A rule shape that proves ownership, alone or with a further proof over its placeholders.
 
     A shape with `needs_vip` is owned only if another shape with `proves_vip` was owned in the same table with the
-    same `<vip>`. A shape is for built-in chains: of others' chains only jumps and sets are looked at.
+    same `<vip>`.
     """
 
     shape: Shape

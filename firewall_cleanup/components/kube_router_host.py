@@ -6,7 +6,6 @@ service has no name and no owner: it is owned by proof alone, and kept where kub
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,6 +99,8 @@ def tunnel_names(remote: str) -> frozenset[str]:
     >>> sorted(tunnel_names("100.200.30.40")), len(tunnel_names("2001:db8:42:2::"))
     (['tun-1002003040', 'tun-6635c4d785d'], 1)
     """
+    import hashlib  # noqa: PLC0415 - few nodes have tunnels
+
     digits = remote.replace(".", "").replace(":", "")
     names = {"tun-" + hashlib.sha256(digits.encode()).hexdigest()[:11]}
     if "." in remote:

@@ -21,8 +21,8 @@ from ._netlink import (
     NLMSG_ERROR,
     NetlinkSocket,
     attribute,
-    attributes,
     message,
+    parts_of,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _GenericConnection:
         try:
             payload = struct.pack("=BBH", _GET_FAMILY, 1, 0) + attribute(_FAMILY_NAME, self.name.encode() + b"\0")
             answer = self._netlink.request(_CONTROL, payload)
-            self._family = int.from_bytes(dict(attributes(answer or b"", 4))[_FAMILY_ID], sys.byteorder)
+            self._family = int.from_bytes(parts_of(answer or b"", 4)[_FAMILY_ID], sys.byteorder)
         except BaseException:
             self._netlink.close()
             raise
@@ -98,7 +98,7 @@ class _GenericConnection:
         for _ in range(_TRIES):
             payloads, torn = self._netlink.dump(self._family, struct.pack("=BBH", command, 1, 0) + payload)
             if not torn:
-                return [dict(attributes(answer, 4)) for answer in payloads]
+                return [parts_of(answer, 4) for answer in payloads]
         raise KernelError(errno.EAGAIN, f"{self.name} changes faster than it can be read")
 
 
@@ -126,11 +126,11 @@ class IpvsConnection(_GenericConnection):
             if error.errno == errno.ESRCH:  # the service went meanwhile
                 return frozenset()
             raise
-        return frozenset(_destination(dict(attributes(answer[2])), service.family) for answer in found)
+        return frozenset(_destination(parts_of(answer[2]), service.family) for answer in found)
 
     def _services(self) -> Iterator[IpvsService]:
         for answer in self._dump(self._GET_SERVICE):
-            parts = dict(attributes(answer[1]))
+            parts = parts_of(answer[1])
             family = _FAMILIES.get(int.from_bytes(parts[1], sys.byteorder))
             if family is None:
                 continue

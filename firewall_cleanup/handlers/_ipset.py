@@ -92,7 +92,7 @@ class IpsetConnection:
                 return ()
             raise  # no members would mean that nobody shares what they name
         return tuple(
-            _member(dict(attributes(data)))
+            _member(parts_of(data))
             for payload in payloads
             for kind, adt in attributes(payload, 4)
             if kind == _ADT
@@ -140,7 +140,7 @@ def _member(element: dict[int, bytes]) -> str:
         return _text(element[_MEMBER])
     words = []
     if _IP in element:
-        address = next(data for _kind, data in attributes(element[_IP]))
+        ((_kind, address), *_) = attributes(element[_IP])
         prefix = element.get(_CIDR, b"")
         words.append(str(ipaddress.ip_address(address)) + (f"/{prefix[0]}" if prefix else ""))
     if _PORT in element:

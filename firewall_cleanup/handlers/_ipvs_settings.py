@@ -8,7 +8,7 @@ import sys
 
 from ..model import Family
 from ..undo.ipvs_text import Destination, VirtualService
-from ._netlink import NLA_F_NESTED, attribute, attributes
+from ._netlink import NLA_F_NESTED, attribute, parts_of
 
 __all__ = ["decode_destination", "decode_service", "encode_destination", "encode_service"]
 
@@ -22,7 +22,7 @@ _FORWARD_MASK = 0x7
 
 def decode_service(payload: bytes) -> VirtualService | None:
     """Return a service without its destinations; None for a family that is not known."""
-    parts = dict(attributes(payload))
+    parts = parts_of(payload)
     family = _FAMILIES.get(_number(parts, 1))
     if family is None:
         return None
@@ -51,7 +51,7 @@ def _netmask(data: bytes, family: Family) -> int | None:
 
 def decode_destination(payload: bytes, service: Family) -> Destination:
     """Return a destination; old kernels do not say its family, which is the service's then."""
-    parts = dict(attributes(payload))
+    parts = parts_of(payload)
     family = _FAMILIES.get(_number(parts, 11), service)
     return Destination(
         family=family,

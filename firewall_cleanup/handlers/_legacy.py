@@ -35,6 +35,11 @@ class LegacyTable:
         self._blob = namespace.run(Blob, key)
         self._taken_out = _NOTHING
 
+    @property
+    def size(self) -> int:
+        """How many bytes it holds in memory."""
+        return len(self._blob.entries)
+
     def is_current(self) -> bool:
         """Tell whether the kernel's table still is what was read, but for counters. Raises KernelError."""
         return self._namespace.run(Blob, self.key).equals(self._blob)
@@ -85,8 +90,8 @@ class LegacyTable:
         """Apply a change and write the table back, if the kernel still has what was read.
 
         Everything that stays keeps its order and its counters, those of policies included. Raises BatchRefused for
-        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was), and has
-        changed nothing then.
+        chains that something still jumps to, KernelError otherwise (EAGAIN if the table is not what it was); nothing
+        is changed then, unless it is the counters that the kernel refuses.
         """
         part = _part(change)
         cut = self._without(part)

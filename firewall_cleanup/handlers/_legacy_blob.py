@@ -75,6 +75,9 @@ def well_formed(key: TableKey) -> Iterator[None]:
         raise KernelError(errno.EPROTO, f"legacy table {key.name}: it is malformed ({error})") from error
 
 
+_ROOM = ctypes.sizeof(_Replace)
+
+
 class Chain(NamedTuple):
     """A chain's place: its rules are from `begin` to `end`, where its policy or its last return is.
 
@@ -136,16 +139,17 @@ class Blob:
         ]
         if not found or found[-1][0] + size != len(self.entries):
             raise ValueError("a table without an end")
-        head, name = found[0]
-        for following, next_name in found[1:]:
+        head, begin, name = -1, 0, b""
+        for following, next_name in found:
             end = following - last_size
-            if not self.entries.startswith(last_sizes, end + size_at):  # not a plain return, as iptables has it
-                *_, end = self.offsets(head + size, following)
+            # What is before a head ends in a plain return, as iptables has it; the built-in chains come first.
+            if head < 0 or not self.entries.startswith(last_sizes, end + size_at):
+                *_, end = self.offsets(begin, following)
                 if end + self.length(end) != following:
                     continue  # bytes in the middle of an entry that look like a head
-            begun, begun_name = head, name
-            head, name = following, next_name
-            yield Chain(begun_name.decode("utf-8", "surrogateescape"), begun, begun + size, end, following)
+            if head >= 0:
+                yield Chain(name.decode("utf-8", "surrogateescape"), head, begin, end, following)
+            head, begin, name = following, following + size, next_name
 
     @property
     def user_chains(self) -> tuple[str, ...]:
@@ -251,7 +255,8 @@ class Blob:
     def replace(self, cut: Cut) -> None:
         """Put the table back as what is left of it; order and counters of what stays are kept.
 
-        Raises KernelError, with EAGAIN if the kernel's table has another number of entries by now.
+        Raises KernelError, with EAGAIN if the kernel's table has another number of entries by now: nothing is changed
+        then. To put the table and to put the counters are two calls; the kernel has no one for both.
         """
         counted = bytearray(self.info.num_entries * _COUNTERS)
         old = (ctypes.c_char * len(counted)).from_buffer(counted)
@@ -261,11 +266,12 @@ class Blob:
             counters=ctypes.addressof(old),
         )
         with _Socket(self.key) as connection:
-            connection.set(_SET_REPLACE, bytes(replacement) + cut.entries)
+            cut.block[:_ROOM] = bytes(replacement)
+            connection.set(_SET_REPLACE, cut.block)
             # The kernel has set all counters to zero and has told what they were.
             head = _Named(name=self.info.name, number=replacement.num_entries)
             kept = (counted[number * _COUNTERS : (number + count) * _COUNTERS] for number, count in cut.kept)
-            connection.set(_SET_ADD_COUNTERS, bytes(head) + b"".join(kept))
+            connection.set(_SET_ADD_COUNTERS, bytearray(bytes(head) + b"".join(kept)))
 
 
 class Cut:
@@ -281,13 +287,15 @@ class Cut:
         self._ends = [end for _begin, end in removed]
         self._lengths = [0, *itertools.accumulate(end - begin for begin, end in removed)]
         self.dangling: set[str] = set()
+        # Large tables are copied once: with room before the entries for what the kernel wants there.
+        self.block = bytearray(_ROOM + len(blob.entries) - self._lengths[-1])
+        self.entries = memoryview(self.block)[_ROOM:]
         self.blanks = array("I")
-        pieces, counts = [], []
+        counts = []
         for start, end in zip([0, *self._ends], [*self._begins, len(blob.entries)], strict=True):
-            piece = blob.entries[start:end]
-            counts.append(self._move_jumps(blob, piece, start, gone))
-            pieces.append(piece)
-        self.entries = bytearray().join(pieces)
+            place = self.moved(start)
+            self.entries[place : place + end - start] = memoryview(blob.entries)[start:end]
+            counts.append(self._move_jumps(blob, place, start, end, gone))
         self.kept: list[tuple[int, int]] = []
         number = 0
         for count, left_out in zip(counts, [*_counts(blob, removed, sum(counts)), 0], strict=True):
@@ -299,44 +307,47 @@ class Cut:
         self.info.underflow = _Hooks(*map(self.moved, info.underflow))
 
     def left(self) -> Blob:
-        """Return what is left as a table."""
-        blob = Blob(self._key, (self.info, self.entries))
+        """Return what is left as a table, which takes the entries over: the cut is of no use after that."""
+        self.entries.release()
+        del self.block[:_ROOM]  # CPython moves nothing for that
+        blob = Blob(self._key, (self.info, self.block))
         blob.is_blank, blob.blanks, blob.user_count = True, self.blanks, self._user_count
         return blob
 
     def moved(self, offset: int) -> int:
         """Return where an offset is in what is left; one within what is removed is where that was."""
-        place = bisect.bisect_right(self._ends, offset)
-        gone = self._lengths[place]
-        if place < len(self._begins) and self._begins[place] < offset:
-            gone += offset - self._begins[place]
-        return offset - gone
+        return offset - sum(self._removed_before(offset))
 
-    def _is_inside(self, offset: int) -> bool:
+    def _removed_before(self, offset: int) -> tuple[int, int]:
+        """Return how much was removed before an offset: whole places, and of one in whose middle it is."""
         place = bisect.bisect_right(self._ends, offset)
-        return place < len(self._begins) and self._begins[place] < offset
+        inside = max(offset - self._begins[place], 0) if place < len(self._begins) else 0
+        return self._lengths[place], inside
 
-    def _move_jumps(self, blob: Blob, piece: bytearray, start: int, gone: Mapping[int, str]) -> int:
-        """Move the jumps in a piece that began at `start`; return how many entries it has."""
-        offset, here = 0, self.moved(start)
+    def _move_jumps(self, blob: Blob, place: int, start: int, end: int, gone: Mapping[int, str]) -> int:
+        """Move the jumps of the entries from `start` to `end`, which are at `place` now; return how many they are."""
+        entries, head = blob.entries, blob.head
         sizes, verdicts = _SIZES.unpack_from, _VERDICT
-        size_at, blank, head = blob.size_at, blob.size_at + _SIZES.size, blob.head
+        size_at, blank, shift = blob.size_at, blob.size_at + _SIZES.size, place - start
         zeros, blanks = bytes(head - blank), []
-        while offset < len(piece):
-            target, length = sizes(piece, offset + size_at)
-            place = offset + target
-            if not piece[place + 2]:  # a standard target: a verdict, or where to go on
-                verdict = verdicts.unpack_from(piece, place + 32)[0]
+        offset = start
+        while offset < end:
+            target, length = sizes(entries, offset + size_at)
+            at = offset + target
+            if not entries[at + 2]:  # a standard target: a verdict, or where to go on
+                verdict = verdicts.unpack_from(entries, at + 32)[0]
                 if verdict >= 0:
+                    before, inside = self._removed_before(verdict)
                     if verdict in gone:
                         self.dangling.add(gone[verdict])
-                    elif verdict != start + offset + length and self._is_inside(verdict):
+                    elif inside and verdict != offset + length:
                         raise ValueError("a jump into the middle of a chain")
-                    verdicts.pack_into(piece, place + 32, self.moved(verdict))
+                    verdicts.pack_into(self.entries, at + shift + 32, verdict - before - inside)
             if length < head:
                 raise ValueError("an entry without an end")
-            piece[offset + blank : offset + head] = zeros
-            blanks.append(here + offset + blank)
+            changing = offset + shift + blank
+            self.entries[changing : changing + len(zeros)] = zeros
+            blanks.append(changing)
             offset += length
         self.blanks.extend(blanks)
         return len(blanks)
@@ -418,9 +429,10 @@ class _Socket:
         where = ctypes.byref(buffer), ctypes.byref(length)
         self._check(self._libc.getsockopt(self._socket.fileno(), self._level, option, *where))
 
-    def set(self, option: int, data: bytes) -> None:
+    def set(self, option: int, data: bytearray) -> None:
         """Hand a buffer of any size to the kernel."""
-        self._check(self._libc.setsockopt(self._socket.fileno(), self._level, option, data, len(data)))
+        where = (ctypes.c_char * len(data)).from_buffer(data)
+        self._check(self._libc.setsockopt(self._socket.fileno(), self._level, option, where, len(data)))
 
     def _check(self, result: int) -> None:
         if result != 0:

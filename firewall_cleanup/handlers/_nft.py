@@ -11,7 +11,7 @@ import attrs
 
 from ..errors import BatchRefused, KernelError, StaleGeneration
 from ..host import Interest, Staying
-from ..model import Backend, Change, Family, NativeTable, Policy, Rule, Table, TableChange, TableKey
+from ..model import BUILTIN_CHAINS, Backend, Change, Family, NativeTable, Policy, Rule, Table, TableChange, TableKey
 from ._netlink import (
     NLA_TYPE_MASK,
     NLM_F_REQUEST,
@@ -30,7 +30,7 @@ from ._xt import SetNames
 
 __all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump"]
 
-IPTABLES_TABLES = frozenset({"filter", "mangle", "nat", "raw", "security"})
+IPTABLES_TABLES = frozenset(BUILTIN_CHAINS)
 
 _SUBSYSTEM = 10 << 8
 _GET_TABLE, _DEL_TABLE, _GET_CHAIN, _DEL_CHAIN, _GET_RULE, _DEL_RULE, _GET_GEN = 1, 2, 4, 5, 7, 8, 16

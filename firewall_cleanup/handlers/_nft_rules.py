@@ -13,7 +13,7 @@ import sys
 
 from ..model import Family, Match, Option, Rule, Target
 from ..rules import PROTOCOLS, protocol_name
-from ._netlink import attributes
+from ._netlink import attributes, parts_of
 from ._xt import (
     SetNames,
     decode_match,
@@ -59,10 +59,10 @@ def decode_rule(payload: bytes, chain: str, index: int, family: Family, sets: Se
             expressions = data
     decoder = _Decoder(family, sets)
     for _kind, element in attributes(expressions):
-        parts = dict(attributes(element))
+        parts = parts_of(element)
         name = parts.get(1, b"").rstrip(b"\0").decode("ascii", "replace")
         try:
-            decoder.expression(name, dict(attributes(parts.get(2, b""))))
+            decoder.expression(name, parts_of(parts.get(2, b"")))
         except (_Unknown, KeyError, struct.error, ValueError):
             decoder.opaque.append(name)
     return decoder.rule(chain, index, handle)
@@ -117,7 +117,7 @@ class _Decoder:
         self.octets, self.packets = int.from_bytes(data[1], "big"), int.from_bytes(data[2], "big")
 
     def _immediate(self, data: dict[int, bytes]) -> None:
-        verdict = dict(attributes(dict(attributes(data[2]))[2]))
+        verdict = parts_of(parts_of(data[2])[2])
         code = int.from_bytes(verdict[1], "big", signed=True)
         if code in {_JUMP, _GOTO}:
             self.target = Target(verdict[2].rstrip(b"\0").decode("utf-8", "surrogateescape"), goto=code == _GOTO)
@@ -275,7 +275,7 @@ def _register(data: bytes) -> int:
 
 
 def _value(data: bytes) -> bytes:
-    return dict(attributes(data))[1]
+    return parts_of(data)[1]
 
 
 def _extension(data: dict[int, bytes]) -> tuple[str, int, bytes]:

@@ -14,7 +14,7 @@ import attrs
 
 from ..errors import KernelError
 from ..model import Address, Family, Link, PolicyRule, Route
-from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, attributes
+from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, parts_of
 
 __all__ = ["RouteConnection"]
 
@@ -58,10 +58,10 @@ class RouteConnection:
         found: list[tuple[Link, int]] = []
         for payload in self._dump(_GET_LINK, bytes(16)):
             (index,) = struct.unpack_from("=4xi", payload)
-            parts = dict(attributes(payload, 16))
-            info = dict(attributes(parts.get(18, b"")))
+            parts = parts_of(payload, 16)
+            info = parts_of(parts.get(18, b""))
             kind = _text(info.get(1, b""))
-            data = dict(attributes(info.get(2, b""))) if kind in _TUNNELS else {}
+            data = parts_of(info.get(2, b"")) if kind in _TUNNELS else {}
             link = Link(
                 name=_text(parts[3]),
                 kind=kind,
@@ -79,7 +79,7 @@ class RouteConnection:
         for payload in self._dump(_GET_ADDRESS, struct.pack("=BBBBI", 0, 0, 0, 0, link.index)):
             number, prefix, _flags, _scope, index = struct.unpack_from("=BBBBI", payload)
             family = _FAMILIES.get(number)
-            parts = dict(attributes(payload, 8))
+            parts = parts_of(payload, 8)
             raw = parts.get(2, parts.get(1))
             if index == link.index and family is not None and raw is not None:
                 result.append(Address(family, link.name, f"{ipaddress.ip_address(raw)}/{prefix}", payload))
@@ -131,7 +131,7 @@ class RouteConnection:
 
 def _policy_rule(payload: bytes, family: Family) -> PolicyRule:
     _family, to_length, from_length, tos, table, action, flags = struct.unpack_from("=BBBBB2xBI", payload)
-    parts = dict(attributes(payload, 12))
+    parts = parts_of(payload, 12)
     limits = (parts.get(13, b"\xff" * 4), parts.get(14, b"\xff" * 4))
     mask = parts.get(16, b"\xff" * 4)
     plain = (
@@ -154,7 +154,7 @@ def _policy_rule(payload: bytes, family: Family) -> PolicyRule:
 
 def _route(payload: bytes, family: Family, names: dict[int, str]) -> Route:
     _family, length, _source, _tos, table, protocol, scope, kind = struct.unpack_from("=8B", payload)
-    parts = dict(attributes(payload, 12))
+    parts = parts_of(payload, 12)
     # A destination is padded by the kernel; `default` has none.
     raw = parts.get(1, b"").ljust(family.bits // 8, b"\0")
     simple = not parts.keys() & {_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID}

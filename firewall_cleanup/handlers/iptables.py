@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Self
 
 from ..host import Interest
@@ -54,6 +52,9 @@ class IptablesHandler(FamilyHandler[NftConnection]):
 
         The chain must exist: only then does listing change nothing.
         """
+        import shutil  # noqa: PLC0415 - both take longer to import than most runs, which need no text
+        import subprocess  # noqa: PLC0415
+
         program = ("iptables" if self.family is Family.IPV4 else "ip6tables") + "-" + key.backend.value
         arguments = ["-t", key.name, "-S", chain]
         if key.backend is Backend.LEGACY:

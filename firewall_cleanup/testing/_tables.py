@@ -10,19 +10,10 @@ import attrs
 
 from ..errors import KernelError
 from ..host import Interest, Staying
-from ..model import Backend, Policy, Rule, Table, TableChange, TableKey, Target
+from ..model import BUILTIN_CHAINS, Backend, Policy, Rule, Table, TableChange, TableKey, Target
 from ..rules import parse_rule, render
 
-__all__ = ["BUILTIN_CHAINS", "Draft", "as_read", "entries", "named", "read_table", "read_whole", "staying", "uses"]
-
-BUILTIN_CHAINS: Mapping[str, tuple[str, ...]] = {
-    "filter": ("INPUT", "FORWARD", "OUTPUT"),
-    "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"),
-    "mangle": ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"),
-    "raw": ("PREROUTING", "OUTPUT"),
-    "security": ("INPUT", "FORWARD", "OUTPUT"),
-}
-"""The built-in chains of each iptables table."""
+__all__ = ["Draft", "as_read", "entries", "named", "read_table", "read_whole", "staying", "uses"]
 
 # The part of an option list that names a set, in the match `set` and in the target `SET`.
 _SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})

@@ -44,9 +44,9 @@ from ..model import (
     TableKey,
 )
 from ..rules import parse_rule, render
-from ._tables import BUILTIN_CHAINS, Draft, as_read, entries, named, read_table, read_whole, staying, uses
+from ._tables import Draft, as_read, entries, named, read_table, read_whole, staying, uses
 
-__all__ = ["BUILTIN_CHAINS", "ENTRY_BUSY", "Crash", "MemoryHost", "read_table"]
+__all__ = ["ENTRY_BUSY", "Crash", "MemoryHost", "read_table"]
 
 ENTRY_BUSY = 4100
 """What ipset answers to destroying a set that is in use (IPSET_ERR_BUSY)."""
@@ -414,6 +414,7 @@ class _OpenTable:
     key: TableKey
     _read: Table
     _shown: Table
+    size: int = 0
 
     def table(self, sets: Mapping[int, str]) -> Table:
         return named(self._shown, sets)

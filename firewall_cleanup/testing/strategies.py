@@ -18,6 +18,7 @@ import attrs
 from hypothesis import strategies as st
 
 from ..model import (
+    BUILTIN_CHAINS,
     Backend,
     Controller,
     Family,
@@ -45,7 +46,7 @@ from ._pieces import (
     Piece,
     fill,
 )
-from .memory import BUILTIN_CHAINS, MemoryHost, read_table
+from .memory import MemoryHost, read_table
 
 __all__ = [
     "FOREIGN",

@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 import firewall_cleanup
 from firewall_cleanup import Backend, CleanupReport, Controller, Family, Status, cleanup
@@ -23,6 +24,16 @@ from firewall_cleanup.handlers._nft import NftConnection
 from firewall_cleanup.testing.foreign import foreign_nft, foreign_rules, foreign_sets, interleave
 from firewall_cleanup.testing.namespaces import Sandbox, State
 from firewall_cleanup.testing.node import Node
+
+few = settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+"""For laws whose examples take seconds, not milliseconds: no shrinking, and the same examples in each run."""
 
 ALL = frozenset(Controller)
 SELECTIONS = {**{controller.value: frozenset({controller}) for controller in Controller}, "all": ALL}

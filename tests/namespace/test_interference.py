@@ -43,7 +43,7 @@ for line in sys.stdin:
     print(time.monotonic() - began, status, flush=True)
 """
 
-    def __init__(self, backend: Backend, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.SCRIPT],
             stdin=subprocess.PIPE,
@@ -74,7 +74,7 @@ def test_killed_at_any_moment(new_sandbox: Callable[..., Sandbox], backend: Back
     wanted = new_sandbox()
     expected = scene.load(wanted, gone=ALL)
     chance = random.Random(3)
-    with Killer(backend, wanted) as killer:
+    with Killer(wanted) as killer:
         with Sandbox() as sandbox:
             scene.load(sandbox)
             whole, status = killer.clean(sandbox, 60)

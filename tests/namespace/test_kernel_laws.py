@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from scenes import ALL, NODES, SELECTIONS, Scene, clean, generation, rule_owner, without_counters
+from scenes import ALL, NODES, SELECTIONS, Scene, clean, few, generation, rule_owner, without_counters
 
 from firewall_cleanup import Backend, Controller, Family, Kind
 from firewall_cleanup.errors import KernelError
@@ -18,16 +18,6 @@ from firewall_cleanup.handlers.host import Host
 from firewall_cleanup.testing.namespaces import Sandbox, State
 
 pytestmark = [pytest.mark.namespace, pytest.mark.property]
-
-# Seconds, not milliseconds: no shrinking, and the same examples in each run.
-few = settings(
-    max_examples=10,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
 
 nodes = st.builds(
     Scene, st.sampled_from(list(NODES.values())), st.sampled_from(list(Backend)), st.booleans()

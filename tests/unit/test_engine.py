@@ -8,7 +8,7 @@ import signal
 import pytest
 from builders import ALL, LEGACY, NFT, POLICY, PROXY, V4, V6, Clock, H, clean, key, lines, node
 
-from firewall_cleanup import Backend, FamilyState, Gap, Kind, Status
+from firewall_cleanup import Backend, FamilyState, Gap, Kind, Status, reading
 from firewall_cleanup.model import IpSet, NativeTable
 from firewall_cleanup.testing import Crash, MemoryHost
 
@@ -530,3 +530,16 @@ def test_the_order_of_writes() -> None:
     host.before_commit = steps.append
     clean(host, ALL)
     assert steps == ["nft", "lock", "legacy", "lock", "legacy", "sets"]
+
+
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_large_legacy_tables_are_read_once_more_instead_of_kept(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """What is not kept from the first reading is read and planned anew under the lock: the same end."""
+    monkeypatch.setattr(reading, "_MOST_KEPT", limit)
+    host, where = node({key(backend=LEGACY): TEXT}), key(backend=LEGACY)
+    opened = []
+    open_legacy = MemoryHost.open_legacy
+    monkeypatch.setattr(MemoryHost, "open_legacy", lambda *args: opened.append(args) or open_legacy(*args))
+    assert clean(host).clean
+    assert host.state.tables[where].chains == ("mine",)
+    assert len(opened) == (2 if limit == 0 else 3)

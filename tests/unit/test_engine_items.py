@@ -7,11 +7,22 @@ import errno
 import attrs
 import pytest
 
-from firewall_cleanup import Controller, Family, Status
+from firewall_cleanup import Backend, Controller, Family, Status
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
 from firewall_cleanup.dumps import read_dumps
 from firewall_cleanup.engine import Settings, run
-from firewall_cleanup.model import Address, FouPort, Gap, IpSet, IpvsService, Link, PolicyRule, Route, Snapshot
+from firewall_cleanup.model import (
+    Address,
+    FouPort,
+    Gap,
+    IpSet,
+    IpvsService,
+    Link,
+    PolicyRule,
+    Route,
+    Snapshot,
+    TableKey,
+)
 from firewall_cleanup.testing.memory import Crash, MemoryHost
 
 ALL = frozenset(Controller)
@@ -170,6 +181,13 @@ def test_notes_are_in_the_report_where_there_are_any() -> None:
     assert "notes" not in nothing
 
 
+def test_sets_that_cannot_be_read_are_one_gap_a_family() -> None:
+    host = MemoryHost(NODE, errors={"list": errno.EPERM}, gaps=(Gap("not opened", Family.IPV4, subsystem="ipset"),))
+    gaps = [gap for gap in run(host, KUBE_ROUTER, ALL).gaps if gap.subsystem == "ipset"]
+
+    assert [(gap.family, gap.reason == "not opened") for gap in gaps] == [(Family.IPV4, True), (Family.IPV6, False)]
+
+
 @pytest.mark.parametrize("subsystem", ["ipset", "routing", "ipvs"])
 def test_what_is_unread_costs_no_service_its_proof(subsystem: str) -> None:
     """Killed or blind, the next run must still be able to claim what this one left."""
@@ -254,6 +272,26 @@ def test_a_service_that_a_later_reading_shows_goes_before_its_proof() -> None:
 
     assert slow.state.services == ()
     assert report.clean
+
+
+def test_what_comes_while_services_cannot_be_removed_is_reported() -> None:
+    """The plan is made anew then, and has more; what goes by it is told."""
+    key = TableKey(Family.IPV4, Backend.LEGACY, "filter")
+    text = "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-ROUTER-FORWARD - [0:0]\nCOMMIT\n"
+    (table,) = read_dumps({"iptables-save": text}).tables.values()
+    tables = {**NODE.tables, key: attrs.evolve(table, key=key)}
+    host = MemoryHost(attrs.evolve(NODE, tables=tables), errors={"delete IpvsService": errno.EPERM})
+
+    def write(step: str) -> None:
+        if step == "delete IpvsService" and len(host.state.tables[key].chains) == 1:
+            host.insert(key, "-A KUBE-ROUTER-INPUT -j RETURN")
+
+    host.before_commit = write
+    report = run(host, KUBE_ROUTER, ALL, Settings(lock=host.lock))
+
+    assert host.state.tables[key].chains == ()
+    removed = {o.name for o in report.outcomes if o.status is Status.REMOVED and o.backend is Backend.LEGACY}
+    assert removed == {"KUBE-ROUTER-FORWARD", "KUBE-ROUTER-INPUT"}
 
 
 def test_a_proof_that_comes_while_we_wait_for_the_lock_stays_for_the_next_run() -> None:

@@ -8,6 +8,7 @@ import struct
 
 import pytest
 from builders import V4, key
+from wires import Wire, parse
 
 from firewall_cleanup.errors import BatchRefused, KernelError, StaleGeneration
 from firewall_cleanup.handlers import _netlink
@@ -67,28 +68,6 @@ def test_message() -> None:
     )  # fmt: skip
 
 
-class Wire:
-    """A socket that notes what is sent and gives what a function answers to it."""
-
-    def __init__(self, answer) -> None:  # type: ignore[no-untyped-def]
-        self.answer, self.sent, self.queue, self.options = answer, [], [], []
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-        self.queue += self.answer(data)
-
-    def recv(self, _size: int, _flags: int = 0) -> bytes:
-        if not self.queue:
-            raise BlockingIOError(errno.EAGAIN, "nothing")
-        return self.queue.pop(0)
-
-    def setsockopt(self, *options: object) -> None:
-        self.options.append(options)
-
-    def bind(self, _address: object) -> None: ...
-    def close(self) -> None: ...
-
-
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     def make(answer):  # type: ignore[no-untyped-def]
@@ -97,16 +76,6 @@ def wire(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         return made
 
     return make
-
-
-def parse(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """The messages in what was sent: type, flags, sequence, payload."""
-    found, offset = [], 0
-    while offset < len(data):
-        length, kind, flags, sequence, _port = struct.unpack_from("=IHHII", data, offset)
-        found.append((kind, flags, sequence, data[offset + 16 : offset + length]))
-        offset += (length + 3) & ~3
-    return found
 
 
 def ack(sequence: int, code: int = 0) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders import V4, V6, H, key
+from wires import Wire, parse
 
 from firewall_cleanup.errors import BatchRefused, KernelError
 from firewall_cleanup.handlers import _netlink, _nft
@@ -22,15 +23,15 @@ GET_TABLE, GET_CHAIN, GET_RULE, GET_GEN = 0x0A01, 0x0A04, 0x0A07, 0x0A10
 HEAD = {V4: b"\x02\0\0\0", V6: b"\x0a\0\0\0"}
 
 
-class FakeKernel:
+class FakeKernel(Wire):
     """Answers requests from a list of chains, and of rules by the names of their chains."""
 
     def __init__(self, chains: Iterable[bytes] = (), rules: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(self._answer)
         self.chains, self.rules = list(chains), list(rules)
         self.tables = [HEAD[family] + attribute(1, b"filter\0") for family in Family]
         self.family = V4
         self.asked: list[tuple[int, bytes]] = []
-        self.queue: list[bytes] = []
 
     def answers(self, kind: int, payload: bytes) -> list[bytes]:
         mine = payload[0] in {0, self.family.number}
@@ -43,24 +44,16 @@ class FakeKernel:
             return [HEAD[self.family] + rule for name, rule in self.rules if mine and parts.get(2, name) == name]
         return []
 
-    def send(self, data: bytes) -> None:
+    def _answer(self, data: bytes) -> Iterable[bytes]:
         (kind, _flags, sequence, payload) = parse(data)[0]
         self.asked.append((kind, payload))
         if kind == GET_GEN:
-            self.queue.append(message(0x0A0F, 0, sequence, bytes(4) + attribute(1, b"\0\0\0\5")))
-            self.queue.append(message(2, 0, sequence, bytes(20)))
+            yield message(0x0A0F, 0, sequence, bytes(4) + attribute(1, b"\0\0\0\5"))
+            yield message(2, 0, sequence, bytes(20))
             return
-        self.queue += [message(kind, 2, sequence, answer) for answer in self.answers(kind, payload)]
-        self.queue.append(message(3, 2, sequence, bytes(4)))
-
-    def recv(self, _size: int, _flags: int = 0) -> bytes:
-        if not self.queue:
-            raise BlockingIOError(errno.EAGAIN, "nothing")
-        return self.queue.pop(0)
-
-    def setsockopt(self, *_options: object) -> None: ...
-    def bind(self, _address: object) -> None: ...
-    def close(self) -> None: ...
+        for answer in self.answers(kind, payload):
+            yield message(kind, 2, sequence, answer)
+        yield message(3, 2, sequence, bytes(4))
 
 
 @pytest.fixture
@@ -70,15 +63,6 @@ def dump(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NftDump]:
         return NftConnection().dump(families, interest or Interest())
 
     return read
-
-
-def parse(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    found, offset = [], 0
-    while offset < len(data):
-        length, kind, flags, sequence, _port = struct.unpack_from("=IHHII", data, offset)
-        found.append((kind, flags, sequence, data[offset + 16 : offset + length]))
-        offset += (length + 3) & ~3
-    return found
 
 
 # Chains

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 
-from firewall_cleanup import Family
+from firewall_cleanup import Controller, Family
+from firewall_cleanup.components import ChainNames, SetNames
 from firewall_cleanup.rules import parse_rule
 from firewall_cleanup.shapes import Shape
 
@@ -122,6 +126,22 @@ def test_family_prefix() -> None:
     assert match(shape, prefixed, V6) is not None
     assert match(shape, prefixed, V4) is None
     assert match(shape, plain, V6) is None
+
+
+def test_only_built_in_chains_are_looked_at() -> None:
+    for chains in (("POSTROUTING", "mine"), ("FORWARD",)):  # nat has no FORWARD
+        with pytest.raises(ValueError, match="not all are built-in chains of nat"):
+            Shape("nat", chains, "-j ACCEPT")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: ChainNames("nat", p, Controller.SERVICE_PROXY), lambda p: SetNames(p, None)]
+)
+def test_names_have_no_groups(make: Callable[[re.Pattern[str]], object]) -> None:
+    """The groups of the one pattern that is made of all tell which of them matched."""
+    make(re.compile("KUBE-(?:A|B)"))
+    with pytest.raises(ValueError, match="use"):
+        make(re.compile("KUBE-(A|B)"))
 
 
 def test_a_wrong_shape_is_an_error() -> None:
