@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import json
 import math
 import os
@@ -26,7 +27,10 @@ from .words import escape
 if TYPE_CHECKING:
     from .plan_text import Line
 
-__all__ = ["add_cleanup_config", "main", "run_cleanup_config"]
+__all__ = ["SUBCOMMANDS", "add_cleanup_config", "main", "run_cleanup_config"]
+
+SUBCOMMANDS = {"ensure-address": "firewall_cleanup.service_command:main"}
+"""Commands of their own by the first word, each with the function that runs it, imported when it is used."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -88,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firewall-cleanup",
         description="Remove from this node exactly what Kubernetes node networking left in the kernel.",
-        epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made),"
+        epilog=f"Commands of their own, each with --help: {', '.join(SUBCOMMANDS)}."
+        " Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made),"
         " 1 residue or gaps, 2 usage, 128 + number after a signal.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -120,8 +125,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words and words[0] in SUBCOMMANDS:
+        module, _, function = SUBCOMMANDS[words[0]].partition(":")
+        return int(getattr(importlib.import_module(module), function)(words[1:]))
     parser = _parser()
-    args = parser.parse_args(arguments)
+    args = parser.parse_args(words)
     controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
     components = args.component or list(COMPONENTS)
     if args.check:

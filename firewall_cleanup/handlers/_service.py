@@ -1,0 +1,262 @@
+"""Service addresses over rtnetlink: what `next_step` asks for, each as one message, or as two that are sent as one.
+
+Two messages in one datagram are both handled before the send returns, so a kill cannot come between them.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+import sys
+from collections.abc import Iterable
+
+from ..errors import KernelError
+from ..model import Family
+from ..service_state import ADDRESS_PROTOCOL, LINK_GROUP, LocalRoute, NodeAddress, NodeLink, link_mark
+from ._netlink import NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, message, parts_of
+from ._rtnl import RouteConnection
+
+__all__ = ["ServiceConnection"]
+
+_NEW_LINK, _DEL_LINK, _GET_LINK, _NEW_LINK_PROPERTY = 16, 17, 18, 108
+_NEW_ADDRESS, _DEL_ADDRESS, _GET_ADDRESS = 20, 21, 22
+_NEW_ROUTE, _DEL_ROUTE, _GET_ROUTE = 24, 25, 26
+_REPLACE, _EXCLUSIVE, _CREATE, _APPEND = 0x100, 0x200, 0x400, 0x800
+_LOCAL_TABLE, _LOCAL, _PROTOCOL_KERNEL, _SCOPE_HOST = 255, 2, 2, 254
+_SCOPE_LINK = 253
+_NODAD = 0x02
+_ADDRESS, _IFA_LOCAL, _FLAGS, _PROTOCOL = 1, 2, 8, 11
+_BELOW, _GROUP, _BELOW_NAMESPACE, _PROPERTIES, _OTHER_NAME = 5, 27, 37, 52, 53
+_DESTINATION, _OUTPUT, _SOURCE, _TABLE = 1, 4, 7, 15
+_UP = 1
+
+_Message = tuple[int, int, bytes]
+
+
+class ServiceConnection(RouteConnection):
+    """A connection to the rtnetlink of one network namespace, for links, addresses and local routes one by one."""
+
+    def _send(self, *messages: _Message) -> None:
+        """Send messages as one; raise KernelError with the last one's errno, else the first one's that has one."""
+        numbered = [(self._netlink.next_sequence(), *each) for each in messages]
+        flags = NLM_F_REQUEST | NLM_F_ACK
+        self._netlink.send(b"".join(message(kind, flags | more, n, payload) for n, kind, more, payload in numbered))
+        waiting = {each[0]: 0 for each in numbered}
+        answered: set[int] = set()
+        while len(answered) < len(waiting):
+            for reply in self._netlink.receive():
+                if reply.sequence in waiting and reply.type == NLMSG_ERROR:
+                    waiting[reply.sequence] = -struct.unpack_from("=i", reply.payload)[0]
+                    answered.add(reply.sequence)
+        for code in reversed(waiting.values()):
+            if code:
+                raise KernelError(code, "rtnetlink")
+
+    # links
+
+    def link(self, *, name: str = "", other_name: str = "", index: int = 0) -> NodeLink | None:
+        """Return the link of a name (or, from Linux 5.5, of another name), or of an index; None if there is none.
+
+        Raises KernelError.
+        """
+        head = struct.pack("=BxHiII", 0, 0, index, 0, 0)
+        names = (attribute(3, _bytes(name)) if name else b"") + (
+            attribute(_OTHER_NAME, _bytes(other_name)) if other_name else b""
+        )
+        try:
+            payload = self._netlink.request(_GET_LINK, head + names)
+        except KernelError as error:
+            # Older kernels do not look for other names: there is none.
+            if error.errno == errno.ENODEV or (other_name and error.errno == errno.EINVAL):
+                return None
+            raise
+        return None if payload is None else _link(payload)
+
+    def create_link(self, name: str, kind: str) -> None:
+        """Make a link that is down; its group says at once that it is ours.
+
+        Raises KernelError: EEXIST if the name is taken, EOPNOTSUPP if the kernel has no links of this kind.
+        """
+        parts = attribute(3, _bytes(name)) + attribute(_GROUP, struct.pack("=I", LINK_GROUP))
+        parts += attribute(18, attribute(1, _bytes(kind)))
+        self._send((_NEW_LINK, _CREATE | _EXCLUSIVE, bytes(16) + parts))
+
+    def mark_link(self, link: NodeLink, device: str) -> None:
+        """Give a link the other name that says that it is ours, and then the ordinary group. Raises KernelError."""
+        head = struct.pack("=BxHiII", 0, 0, link.index, 0, 0)
+        name = attribute(_PROPERTIES | NLA_F_NESTED, attribute(_OTHER_NAME, _bytes(link_mark(device))))
+        try:
+            self._send((_NEW_LINK_PROPERTY, _CREATE | _EXCLUSIVE, head + name))
+        except KernelError as error:
+            if error.errno in {errno.EOPNOTSUPP, errno.EINVAL}:
+                return  # before Linux 5.5; the group stays as the mark
+            if error.errno != errno.EEXIST:
+                raise
+        if (now := self.link(index=link.index)) is not None and link_mark(device) in now.other_names:
+            self._send((_NEW_LINK, 0, head + attribute(_GROUP, bytes(4))))
+
+    def links_on(self, link: NodeLink) -> list[str]:
+        """Return the names of links that would go with a link, as a VLAN on it. Raises KernelError."""
+        below, found = struct.pack("=i", link.index), []
+        for payload in self._dump(_GET_LINK, bytes(16)):
+            parts = parts_of(payload, 16)
+            if parts.get(_BELOW) == below and _BELOW_NAMESPACE not in parts:
+                found.append(_text(parts[3]))
+        return found
+
+    def set_link_up(self, link: NodeLink) -> None:
+        """Set a link up. Raises KernelError."""
+        self._send((_NEW_LINK, 0, struct.pack("=BxHiII", 0, 0, link.index, _UP, _UP)))
+
+    def delete_node_link(self, link: NodeLink) -> None:
+        """Delete a link by its index. Raises KernelError (ENODEV if it is gone)."""
+        self._send((_DEL_LINK, 0, struct.pack("=BxHiII", 0, 0, link.index, 0, 0)))
+
+    # addresses
+
+    def addresses_equal_to(self, family: Family, address: str) -> list[NodeAddress]:
+        """Return an address on every link that has it, whatever its prefix length. Raises KernelError."""
+        wanted, found = ipaddress.ip_address(address).packed, []
+        for payload in self._dump(_GET_ADDRESS, struct.pack("=BBBBI", family.number, 0, 0, 0, 0)):
+            if wanted in payload and payload[0] == family.number:  # nodes may have ten thousand
+                parts = parts_of(payload, 8)
+                if parts.get(_IFA_LOCAL, parts.get(_ADDRESS)) == wanted:
+                    found.append(_node_address(payload, parts))
+        return found
+
+    def addresses_of(self, link: NodeLink) -> list[tuple[str, bool]]:
+        """Return the addresses of a link, each with whether its protocol is ours. Raises KernelError.
+
+        Without the IPv6 link-local ones that the kernel makes.
+        """
+        found = []
+        for payload in self._dump(_GET_ADDRESS, struct.pack("=BBBBI", 0, 0, 0, 0, link.index)):
+            family, prefix, _flags, scope, index = struct.unpack_from("=BBBBI", payload)
+            parts = parts_of(payload, 8)
+            raw = parts.get(_IFA_LOCAL, parts.get(_ADDRESS))
+            if index == link.index and raw is not None and (family, scope) != (Family.IPV6.number, _SCOPE_LINK):
+                text = f"{ipaddress.ip_address(raw)}/{prefix}"
+                found.append((text, parts.get(_PROTOCOL, b"\0")[0] == ADDRESS_PROTOCOL))
+        return found
+
+    def add_address(self, link: NodeLink, family: Family, address: str, scope: int) -> None:
+        """Add an address, marked as ours where the kernel keeps that. Raises KernelError (EEXIST if it is there)."""
+        self._send((_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, family, address, scope)))
+
+    def renew_address(self, link: NodeLink, family: Family, old: bytes, address: str, scope: int) -> None:
+        """Delete an address, named by its message from the dump, and add it at once. Raises KernelError."""
+        new = (_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, family, address, scope))
+        try:
+            self._send((_DEL_ADDRESS, 0, old), new)
+        except KernelError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # it was gone already, and has been added
+                raise
+
+    def adopt_address(self, link: NodeLink, family: Family, address: str, scope: int) -> None:
+        """Mark an address as ours where the kernel keeps that, and make it stay for ever. Raises KernelError."""
+        self._send((_NEW_ADDRESS, _REPLACE, _address(link, family, address, scope)))
+
+    def delete_node_address(self, address: NodeAddress) -> None:
+        """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone, ENODEV if its link is)."""
+        self._send((_DEL_ADDRESS, 0, address.raw))
+
+    # routes
+
+    def local_routes(self, link: NodeLink, family: Family, address: str) -> tuple[LocalRoute, ...]:
+        """Return the routes in table local that deliver an address over a link. Raises KernelError."""
+        wanted, found = ipaddress.ip_address(address).packed, []
+        head = struct.pack("=BBBBBBBBI", family.number, 0, 0, 0, 0, 0, 0, _LOCAL, 0)
+        # Older kernels ignore the filters.
+        filters = attribute(_TABLE, struct.pack("=I", _LOCAL_TABLE)) + attribute(
+            _OUTPUT, struct.pack("=I", link.index)
+        )
+        for payload in self._dump(_GET_ROUTE, head + filters):
+            _family, length, _source, _tos, table, _protocol, scope, kind = struct.unpack_from("=8B", payload)
+            if (length, table, kind) != (family.bits, _LOCAL_TABLE, _LOCAL) or wanted not in payload:
+                continue
+            parts = parts_of(payload, 12)
+            if parts.get(_DESTINATION) == wanted and parts.get(_OUTPUT) == struct.pack("=I", link.index):
+                source = str(ipaddress.ip_address(parts[_SOURCE])) if _SOURCE in parts else None
+                found.append(LocalRoute(scope, source, payload))
+        return tuple(found)
+
+    def add_local_route(self, link: NodeLink, address: str) -> None:
+        """Add the local route of an IPv4 address as the kernel does, beside those over other links.
+
+        It goes with the address. Raises KernelError (EEXIST if it is there).
+        """
+        raw = ipaddress.IPv4Address(address).packed
+        parts = (
+            attribute(_DESTINATION, raw) + attribute(_OUTPUT, struct.pack("=I", link.index)) + attribute(_SOURCE, raw)
+        )
+        head = struct.pack("=8BI", 2, 32, 0, 0, _LOCAL_TABLE, _PROTOCOL_KERNEL, _SCOPE_HOST, _LOCAL, 0)
+        self._send((_NEW_ROUTE, _CREATE | _APPEND, head + parts))
+
+    def delete_local_route(self, route: LocalRoute) -> None:
+        """Delete a route, compared by every field. Raises KernelError (ESRCH if it is gone)."""
+        self._send((_DEL_ROUTE, 0, route.raw[:8] + bytes(4) + route.raw[12:]))
+
+    def lookup(self, family: Family, address: str) -> int:
+        """Return the type of the route to an address, 2 for local. Raises KernelError if there is none."""
+        raw = ipaddress.ip_address(address).packed
+        head = struct.pack("=8BI", family.number, family.bits, 0, 0, 0, 0, 0, 0, 0)
+        payload = self._netlink.request(_GET_ROUTE, head + attribute(_DESTINATION, raw))
+        return payload[7] if payload is not None and len(payload) >= 8 else 0
+
+    def local_table_is_asked(self, family: Family) -> bool:
+        """Whether some policy rule leads to table local. Raises KernelError."""
+        return any(rule.table == _LOCAL_TABLE for rule in self.policy_rules(family))
+
+
+def _address(link: NodeLink, family: Family, address: str, scope: int) -> bytes:
+    raw = ipaddress.ip_address(address).packed
+    flags = _NODAD if family is Family.IPV6 else 0
+    return b"".join(
+        (
+            struct.pack("=BBBBI", family.number, family.bits, flags, scope, link.index),
+            attribute(_IFA_LOCAL, raw),
+            attribute(_ADDRESS, raw),
+            attribute(_FLAGS, struct.pack("=I", flags)),
+            attribute(_PROTOCOL, bytes([ADDRESS_PROTOCOL])),  # ignored before Linux 5.18
+        )
+    )
+
+
+def _node_address(payload: bytes, parts: dict[int, bytes]) -> NodeAddress:
+    _family, prefix, flags, scope, index = struct.unpack_from("=BBBBI", payload)
+    return NodeAddress(
+        index=index,
+        prefix=prefix,
+        scope=scope,
+        flags=int.from_bytes(parts[_FLAGS], sys.byteorder) if _FLAGS in parts else flags,
+        made=parts.get(_PROTOCOL, b"\0")[0] == ADDRESS_PROTOCOL,
+        raw=payload,
+    )
+
+
+def _link(payload: bytes) -> NodeLink:
+    index, flags = struct.unpack_from("=4xiI", payload)
+    parts = parts_of(payload, 16)
+    info = parts_of(parts.get(18, b""))
+    return NodeLink(
+        index=index,
+        name=_text(parts[3]),
+        kind=_text(info.get(1, b"")),
+        flags=flags,
+        group=int.from_bytes(parts.get(_GROUP, b""), sys.byteorder),
+        other_names=_names(attributes(parts.get(_PROPERTIES, b""))),
+        port_of=_text(info.get(4, b"")),
+    )
+
+
+def _names(properties: Iterable[tuple[int, bytes]]) -> tuple[str, ...]:
+    return tuple(_text(data) for kind, data in properties if kind == _OTHER_NAME)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape") + b"\0"
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
