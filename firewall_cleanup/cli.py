@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUBCOMMANDS", "add_cleanup_config", "main", "run_cleanup_config"]
 
-SUBCOMMANDS = {"ensure-address": "firewall_cleanup.service_command:main"}
+SUBCOMMANDS = {"ensure-address": "firewall_cleanup.service_command:ensure_address"}
 """Commands of their own by the first word, each with the function that runs it, imported when it is used."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -149,7 +149,7 @@ def run_service_address(
             pace, last = _Pace(clock), None
             while True:
                 report = ensure(handler, request)
-                if report.changed or report != last:
+                if last is None or report.changed or report.said != last.said:
                     on_report(report)
                 last = report
                 if not _wait(handler, events, device, (pace.next(), clock() + interval), stop, clock):

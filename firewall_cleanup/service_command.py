@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import math
 import os
 import re
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .errors import FirewallCleanupError, NamespaceError
@@ -20,10 +23,9 @@ from .service_state import SCOPES, check_device, parse_address
 from .stop import Stop
 from .words import escape
 
-__all__ = ["main", "make_parser", "report_lines"]
+__all__ = ["ensure_address", "make_parser", "service_lines"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST = 86400.0 * 20  # what poll(2) takes in milliseconds
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -80,12 +82,12 @@ def _duration(text: str) -> float:
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not parts and re.fullmatch(r"\d+(\.\d+)?", text):
         whole, seconds = text, float(text)
-    if whole != text or not 0 < seconds <= _LONGEST:
+    if whole != text or not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a time, as 30s, 1m or 1h30m")
     return seconds
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def ensure_address(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = make_parser()
     args = parser.parse_args(arguments)
@@ -122,8 +124,7 @@ def _run(args: argparse.Namespace, *, alone: bool) -> int:
         report = ensure_service_address(args.ip_address, args.interface, **options)
         _print(report, args)
         return report.exit_code
-    with Stop() as stop:
-        _stop_on_signals(stop)
+    with _stop_on_signals() as stop:
         return run_service_address(
             args.ip_address,
             args.interface,
@@ -135,17 +136,29 @@ def _run(args: argparse.Namespace, *, alone: bool) -> int:
         ).exit_code
 
 
-def _stop_on_signals(stop: Stop) -> None:
-    """Let SIGINT and SIGTERM end the loop; a second one acts as it would have before."""
-    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
+@contextmanager
+def _stop_on_signals() -> Iterator[Stop]:
+    """Let SIGINT and SIGTERM set what is returned; a second one acts as it would have before."""
+    before: dict[signal.Signals, Any] = {}
 
-    def note(_number: int, _frame: types.FrameType | None) -> None:
+    def give_back() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
-        stop.set()
 
-    for number in before:
-        signal.signal(number, note)
+    with Stop() as stop:
+
+        def note(_number: int, _frame: types.FrameType | None) -> None:
+            give_back()
+            stop.set()
+
+        if threading.current_thread() is threading.main_thread():
+            before = {n: signal.getsignal(n) or signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)}
+            for number in before:
+                signal.signal(number, note)
+        try:
+            yield stop
+        finally:
+            give_back()
 
 
 def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
@@ -154,7 +167,7 @@ def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
             # A loop prints one line per report.
             print(json.dumps(report.to_dict(), indent=None if args.daemon else 1))
         else:
-            for line in report_lines(report):
+            for line in service_lines(report):
                 print(escape(line))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -165,7 +178,7 @@ def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
             print(f"firewall-cleanup: {escape(problem)}", file=sys.stderr, flush=True)
 
 
-def report_lines(report: ServiceAddressReport) -> Iterator[str]:
+def service_lines(report: ServiceAddressReport) -> Iterator[str]:
     """Yield what a report says of what is as wanted, a line per address and one for the device if it changed."""
     if report.device_reason is None and report.device_status.value not in {"present", "absent"}:
         yield f"{report.device}: {report.device_status.value}"

@@ -106,6 +106,11 @@ class ServiceAddressReport:
             ),
         )
 
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What a person is told of a state that was not changed: a loop tells it once."""
+        return self.ok, self.problems, self.notes, *(outcome.notes for outcome in self.addresses)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it; `version` changes when a reader must."""
         return {

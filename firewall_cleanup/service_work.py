@@ -40,6 +40,7 @@ class _Device:
 
 def ensure(handler: ServiceAddressHandler, request: Request) -> ServiceAddressReport:
     """Make all that is asked for usable; trouble is in the report."""
+    device: _Device | Problem | None = None
     for left in reversed(range(_TRIES)):
         try:
             device = _ensure_device(handler, request)

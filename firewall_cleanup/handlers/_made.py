@@ -39,13 +39,15 @@ class MadeAddresses:
         """Whether there is a record of an address on the link of this index."""
         return self._record(index, address) in _read()
 
-    def add(self, index: int, address: str) -> None:
-        """Write a record; again changes nothing. Raises KernelError if it cannot be written."""
+    def add(self, index: int, address: str) -> bool:
+        """Write a record; tell whether there was none. Raises KernelError if it cannot be written."""
         record = self._record(index, address)
         with _locked():
             records = [each for each in _read() if each.get("boot") == self._key["boot"]]
-            if record not in records:
-                _write([*records, record])
+            if record in records:
+                return False
+            _write([*records, record])
+        return True
 
     def remove(self, index: int, address: str) -> None:
         """Remove a record; one that is not there is no error. Raises KernelError if it cannot be written."""

@@ -21,6 +21,7 @@ _GROUPS = (1, 5, 7, 8, 9, 11, 19)
 _LINK, _ADDRESS, _ROUTE, _RULE = {16, 17}, {20, 21}, {24, 25}, {32, 33}
 _LOOPBACK = 1  # the index of `lo` in every network namespace
 _RECEIVE_SIZE = 1 << 16
+_LONGEST_WAIT = 3600.0  # poll(2) takes milliseconds as an int; who waits asks again
 _HEADER = struct.Struct("=IHHII")
 
 
@@ -55,7 +56,7 @@ class ServiceEvents:
             poll.register(self._socket.fileno(), select.POLLIN)
         if stop is not None:
             poll.register(stop, select.POLLIN)
-        poll.poll(max(seconds, 0) * 1000)
+        poll.poll(min(max(seconds, 0), _LONGEST_WAIT) * 1000)
 
     def drain(self, index: int) -> bool:
         """Take the events that are there; tell whether one may concern the addresses or the device of this index.

@@ -113,14 +113,15 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
         if step is Step.DROP_ROUTE:
             gone = [_try(kernel.delete_local_route, r, so_already=errno.ESRCH) for r in wrong_routes(wanted, seen)]
             return any(gone)
-        if link.made_as is None and not kernel_keeps_protocol():
-            self._records.add(link.index, address)
+        recorded = link.made_as is None and not kernel_keeps_protocol() and self._records.add(link.index, address)
         if step is Step.ADOPT:
             return _try(kernel.adopt_address, link, family, address, scope, so_already=errno.EADDRNOTAVAIL)
         if step is Step.ADD or here is None:
             changed = _try(kernel.add_address, link, family, address, scope, so_already=errno.EEXIST)
         else:
             changed = _try(kernel.renew_address, link, family, here.raw, address, scope, so_already=errno.EEXIST)
+        if recorded and not changed:  # somebody else was faster: it is theirs
+            self.forget(link.index, address)
         if changed and family is Family.IPV6:
             self._await_route(link, family, address)
         return changed

@@ -1,0 +1,595 @@
+"""A service address works once it is ensured, and again after each kind of damage; undoing leaves what was there."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from service_cases import (
+    DAMAGES,
+    DEVICE,
+    NO_RULES,
+    PAIR,
+    RULES,
+    V4,
+    V6,
+    Damage,
+    inside,
+    make,
+    shell,
+    state,
+    usable,
+)
+
+from firewall_cleanup import Family, NamespaceError, service_state
+from firewall_cleanup.errors import KernelError
+from firewall_cleanup.handlers import _made, _service
+from firewall_cleanup.handlers import service_address as handler_module
+from firewall_cleanup.handlers._service import ServiceConnection
+from firewall_cleanup.handlers._service_events import ServiceEvents
+from firewall_cleanup.service_address import ensure_service_address, remove_service_address, run_service_address
+from firewall_cleanup.service_report import AddressStatus, DeviceStatus, ServiceAddressReport
+from firewall_cleanup.stop import Stop
+from firewall_cleanup.testing.namespaces import Sandbox
+
+pytestmark = pytest.mark.namespace
+
+KINDS = ["bridge", "ifb", "veth"]
+ADDED, PRESENT, REPAIRED = AddressStatus.ADDED, AddressStatus.PRESENT, AddressStatus.REPAIRED
+
+
+def statuses(report: ServiceAddressReport) -> list[AddressStatus]:
+    return [outcome.status for outcome in report.addresses]
+
+
+def ensured(sandbox: Sandbox, device: str = DEVICE, **options: Any) -> ServiceAddressReport:
+    report = ensure_service_address(PAIR, device, netns=sandbox.path, **options)
+    assert report.ok, report.problems
+    return report
+
+
+@pytest.fixture
+def own_kind(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kind of link that is made, here one that every kernel of the tests has (not all have dummy links)."""
+    monkeypatch.setattr(service_state, "OWN_KIND", "ifb")
+    return "ifb"
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What was sent to change something: the types of the messages of each datagram."""
+    found: list[tuple[int, ...]] = []
+    original = ServiceConnection._send
+
+    def send(self: ServiceConnection, *messages: Any) -> None:
+        found.append(tuple(message[0] for message in messages))
+        original(self, *messages)
+
+    monkeypatch.setattr(ServiceConnection, "_send", send)
+    return found
+
+
+# what is as wanted
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "lo"])
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+def test_it_can_be_bound_and_reached(sandbox: Sandbox, sent: list[tuple[int, ...]], kind: str, up: bool) -> None:
+    device = "lo" if kind == "lo" else DEVICE
+    make(sandbox, "bridge" if kind == "lo" else kind, up=up)
+    before = state(sandbox)
+    first = ensured(sandbox, device)
+    assert statuses(first) == [ADDED, ADDED]
+    assert usable(sandbox) == PAIR
+    assert bool(first.notes) is (not up and device != "lo")
+    after, count = state(sandbox), len(sent)
+
+    again = ensured(sandbox, device)
+
+    assert (statuses(again), again.changed) == ([PRESENT, PRESENT], False)
+    assert len(sent) == count
+    assert state(sandbox) == after
+    assert f"inet {V4}/32 scope host {device}" in after
+    removed = remove_service_address(PAIR, device, netns=sandbox.path)
+    assert statuses(removed) == [AddressStatus.REMOVED] * 2
+    assert removed.ok
+    assert state(sandbox) == before
+    gone = remove_service_address(PAIR, device, netns=sandbox.path)
+    assert (statuses(gone), gone.ok, gone.changed) == ([AddressStatus.ABSENT] * 2, True, False)
+
+
+CASES = [
+    pytest.param(kind, damage, id=f"{kind}: {name}")
+    for name, damage in DAMAGES.items()
+    for kind in KINDS
+    if damage.harms(kind)
+]
+
+
+@pytest.mark.parametrize(("kind", "damage"), CASES)
+def test_damage_is_repaired(sandbox: Sandbox, kind: str, damage: Damage) -> None:
+    make(sandbox, kind)
+    ensured(sandbox)
+    before = state(sandbox)
+    shell(sandbox, damage.commands)
+    # The trap is armed.
+    assert state(sandbox) != before
+    assert not set(damage.breaks) & set(usable(sandbox, 0.2))
+
+    if damage.take_over:
+        damaged = state(sandbox)
+        refused = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+        assert not refused.ok
+        assert "--take-over" in " ".join(refused.problems)
+        assert state(sandbox) == damaged
+    report = ensured(sandbox, take_over=damage.take_over)
+
+    assert report.changed
+    assert usable(sandbox) == PAIR
+    assert bool(report.notes) is damage.down
+    if damage.down:
+        assert ensured(sandbox, set_up=True).device_status is DeviceStatus.REPAIRED
+    assert state(sandbox) == before
+    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
+    assert not usable(sandbox)
+
+
+def test_our_own_scope_is_changed_without_a_moment_without_it(sandbox: Sandbox, sent: list[tuple[int, ...]]) -> None:
+    """The address goes and comes in one datagram, so that a kill cannot come between."""
+    make(sandbox, "bridge")
+    ensured(sandbox, scope="global")
+    assert f"inet {V4}/32 scope global {DEVICE}" in state(sandbox)
+    sent.clear()
+    assert statuses(ensured(sandbox)) == [REPAIRED, PRESENT]
+    assert sent == [(21, 20)]
+    assert f"inet {V4}/32 scope host {DEVICE}" in state(sandbox)
+
+
+# what cannot be put right
+
+
+def test_without_rule_0_it_is_an_error(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    ensured(sandbox)
+    shell(sandbox, NO_RULES)
+    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FAILED] * 2
+    assert ["ip rule add pref 0" in report.problems[0], "ip -6 rule add pref 0" in report.problems[1]] == [True, True]
+    shell(sandbox, RULES.replace("pref 0", "pref 100"))  # where Cilium has it
+    assert statuses(ensured(sandbox)) == [PRESENT, PRESENT]
+    shell(sandbox, f"ip rule add pref 50 to {V4} unreachable; ip -6 rule add pref 50 to {V6} lookup main")
+    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FAILED] * 2
+    assert all("rule" in problem for problem in report.problems)
+
+
+def test_one_family_that_fails_does_not_stop_the_other(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    sandbox.run(f"sysctl -qw net.ipv6.conf.{DEVICE}.disable_ipv6=1")
+    report = ensure_service_address([V6, V4], DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FAILED, ADDED]
+    assert (report.ok, report.exit_code) == (False, 1)
+    assert f"net.ipv6.conf.{DEVICE}.disable_ipv6=0" in report.problems[0]
+    assert usable(sandbox) == (V4,)
+    sandbox.run(f"sysctl -qw net.ipv6.conf.{DEVICE}.disable_ipv6=0")
+    assert statuses(ensured(sandbox)) == [PRESENT, ADDED]
+
+
+def test_lo_that_is_down_is_an_error(sandbox: Sandbox) -> None:
+    sandbox.run(f"ip link add {DEVICE} type ifb")
+    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert not report.ok
+    assert all("ip link set lo up" in problem for problem in report.problems)
+    assert not usable(sandbox, 0.2)
+    assert ensure_service_address(PAIR, "lo", netns=sandbox.path, set_up=True).ok
+
+
+@pytest.mark.parametrize(
+    ("commands", "options", "words"),
+    [
+        (f"ip link add {DEVICE} type bridge", {"kind": "dummy"}, "its kind is bridge, not dummy"),
+        (
+            f"ip link add vrf0 type vrf table 10; ip link add {DEVICE} type bridge; ip link set {DEVICE} master vrf0",
+            {},
+            "VRF",
+        ),
+        (
+            f"ip link add {DEVICE} type bridge; ip addr add {V6}/64 dev {DEVICE} nodad",
+            {"take_over": True},
+            "length 64",
+        ),
+    ],
+    ids=["kind", "vrf", "another prefix length"],
+)
+def test_a_device_that_does_not_fit(sandbox: Sandbox, commands: str, options: dict[str, Any], words: str) -> None:
+    if "vrf" in commands and sandbox.run("ip link add v type vrf table 9", check=False).returncode:
+        pytest.skip("this kernel has no VRF")
+    shell(sandbox, f"ip link set lo up; {commands}")
+    report = ensure_service_address(V6, DEVICE, netns=sandbox.path, **options)
+    assert not report.ok
+    assert words in report.problems[0]
+
+
+def test_a_kernel_without_dummy_links(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_state, "OWN_KIND", "no-such-kind")
+    report = ensure_service_address(PAIR, "own", netns=sandbox.path)
+    assert report.device_status is DeviceStatus.FAILED
+    assert len(report.problems) == 1
+    assert "modprobe dummy" in report.problems[0]
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    for function in (ensure_service_address, remove_service_address):
+        with pytest.raises(NamespaceError):
+            function(PAIR, "lo", netns="/no/such/path")
+
+
+# a device of our own
+
+
+def test_a_device_of_our_own_is_made_and_undone(sandbox: Sandbox, own_kind: str) -> None:
+    sandbox.run("ip link set lo up")
+    before = state(sandbox)
+    report = ensured(sandbox, "own")
+    assert report.device_status is DeviceStatus.CREATED
+    assert usable(sandbox) == PAIR
+    made = state(sandbox)
+    assert "altname firewall-cleanup.own" in made
+    assert "group default" in made
+    shell(sandbox, "ip link set own down")
+    assert ensured(sandbox, "own").device_status is DeviceStatus.REPAIRED
+    assert state(sandbox) == made
+    shell(sandbox, f"ip addr del {V4}/32 dev own; ip addr add {V4}/32 dev own")
+    assert statuses(ensured(sandbox, "own")) == [REPAIRED, PRESENT]  # all on it is ours
+    removed = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (removed.device_status, removed.ok) == (DeviceStatus.REMOVED, True)
+    assert state(sandbox) == before
+    again = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (again.device_status, again.ok, again.changed) == (DeviceStatus.ABSENT, True, False)
+
+
+def test_it_is_known_by_its_group_where_links_have_no_other_names(
+    sandbox: Sandbox, own_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_service, "_NEW_LINK_PROPERTY", 254)  # as before Linux 5.5, no such message
+    sandbox.run("ip link set lo up")
+    before = state(sandbox)
+    ensured(sandbox, "own")
+    assert "altname" not in state(sandbox)
+    assert not ensured(sandbox, "own").changed
+    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
+    assert state(sandbox) == before
+
+
+def test_a_device_of_our_own_that_others_use_stays(sandbox: Sandbox, own_kind: str) -> None:
+    sandbox.run("ip link set lo up")
+    ensured(sandbox, "own")
+    ensure_service_address("203.0.113.146", "own", netns=sandbox.path)
+    shell(sandbox, "ip addr add 198.51.100.1/32 dev own")
+    report = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (report.device_status, report.exit_code) == (DeviceStatus.IN_USE, 1)
+    assert "198.51.100.1/32" in report.problems[0]
+    assert "203.0.113.146" not in report.problems[0]
+    shell(sandbox, "ip addr del 198.51.100.1/32 dev own")
+    report = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (report.device_status, report.ok) == (DeviceStatus.PRESENT, True)
+    if not sandbox.run("ip link add link own name vlan7 type vlan id 7", check=False).returncode:
+        report = remove_service_address("203.0.113.146", "own", netns=sandbox.path)
+        assert report.device_status is DeviceStatus.IN_USE
+        assert "vlan7" in report.problems[0]
+        shell(sandbox, "ip link del vlan7")
+    report = remove_service_address("203.0.113.146", "own", netns=sandbox.path)
+    assert report.device_status is DeviceStatus.REMOVED
+
+
+def test_a_renamed_device_of_our_own_is_found_again(sandbox: Sandbox, own_kind: str) -> None:
+    sandbox.run("ip link set lo up")
+    before = state(sandbox)
+    ensured(sandbox, "own")
+    shell(sandbox, "ip link set own down; ip link set own name other; ip link set other up")
+    assert ensured(sandbox, "own").device_status is DeviceStatus.PRESENT
+    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
+    assert state(sandbox) == before
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+def test_a_kill_between_two_steps_leaves_nothing_that_is_not_undone(
+    sandbox: Sandbox, own_kind: str, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    sandbox.run(f"ip link set lo up; {'ip link add d0 type bridge'}")
+    before = state(sandbox)
+    left = [after]
+    original = ServiceConnection._send
+
+    def send(self: ServiceConnection, *messages: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise _Killed
+        original(self, *messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServiceConnection, "_send", send)
+        try:
+            ensure_service_address(PAIR, "own", netns=sandbox.path)
+        except _Killed:
+            assert after < 6
+        else:
+            assert after == 6
+    if after % 2:
+        ensured(sandbox, "own")
+        assert usable(sandbox) == PAIR
+    assert remove_service_address(PAIR, "own", netns=sandbox.path).ok
+    assert state(sandbox) == before
+
+
+# what is not ours
+
+
+def test_foreign_state_is_left(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    shell(
+        sandbox,
+        f"ip addr add 203.0.113.1/24 dev {DEVICE}; ip addr add 2001:db8::1/64 dev {DEVICE} nodad;"
+        f" ip addr add 198.51.100.7/32 dev lo; ip addr add {V4}/32 dev {DEVICE} scope host;"
+        f" ip -6 addr add {V6}/128 dev {DEVICE} nodad",
+    )
+    before = state(sandbox)
+    assert statuses(ensured(sandbox)) == [PRESENT, PRESENT]
+    report = remove_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FOREIGN] * 2
+    assert report.ok
+    assert state(sandbox) == before
+    # Ours by being asked for, in place: nothing goes for a moment.
+    assert statuses(ensured(sandbox, take_over=True)) == [REPAIRED, REPAIRED]
+    assert state(sandbox) == before
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
+
+
+def test_the_route_of_a_foreign_address_is_put_back(sandbox: Sandbox) -> None:
+    """For IPv4 it is exactly the kernel's; for IPv6 the address would have to go and come."""
+    make(sandbox, "bridge")
+    shell(
+        sandbox,
+        f"ip addr add {V4}/32 dev {DEVICE} scope host; ip -6 addr add {V6}/128 dev {DEVICE} nodad",
+    )
+    before = state(sandbox)
+    shell(sandbox, DAMAGES["local routes deleted"].commands)
+    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [REPAIRED, AddressStatus.FAILED]
+    assert "without its local route" in report.problems[0]
+    ensured(sandbox, take_over=True)
+    assert state(sandbox) == before
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_a_duplicate_on_another_link(sandbox: Sandbox, sent: list[tuple[int, ...]], take_over: bool) -> None:
+    make(sandbox, "bridge")
+    shell(
+        sandbox,
+        f"ip addr add {V4}/32 dev lo; ip -6 addr add {V6}/128 dev lo; ip link add d7 type bridge;"
+        f" ip addr add {V4}/24 dev d7; ip -6 addr add {V6}/64 dev d7 nodad; ip addr add 198.51.100.7/32 dev lo",
+    )
+    report = ensured(sandbox, take_over=take_over)
+    assert usable(sandbox) == PAIR
+    after = state(sandbox)
+    assert "198.51.100.7/32" in after
+    assert f"inet {V4}/24 scope global d7" in after
+    assert f"inet6 {V6}/64" in after
+    assert (f"inet {V4}/32 scope global lo" not in after) is take_over
+    assert sum(f"inet6 {V6}/128" in line for line in after.splitlines()) == (1 if take_over else 2)
+    for outcome in report.addresses:
+        assert [note for note in outcome.notes if "d7 too" in note]
+        assert bool([note for note in outcome.notes if "lo too" in note]) is not take_over
+        assert ("removed from lo" in outcome.changes) is take_over
+    if take_over:
+        assert sent == [(20,), (21,), (20,), (21,)]  # added first
+    else:
+        assert sent == [(20,), (20,)]
+
+
+def test_our_own_duplicate_moves(sandbox: Sandbox, own_kind: str) -> None:
+    make(sandbox, "bridge")
+    start = state(sandbox)
+    ensured(sandbox, "own")
+    report = ensured(sandbox, "lo")
+    assert [o.changes[-1] for o in report.addresses] == ["removed from own"] * 2
+    assert "own" not in state(sandbox)  # made for nothing else
+    assert usable(sandbox) == PAIR
+    ensured(sandbox)
+    assert usable(sandbox) == PAIR
+    assert remove_service_address(PAIR, "lo", netns=sandbox.path).changed is False
+    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
+    assert state(sandbox) == start
+
+
+def test_several_at_once(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    with ThreadPoolExecutor(8) as pool:
+        reports = list(pool.map(lambda _: ensure_service_address(PAIR, DEVICE, netns=sandbox.path), range(8)))
+    assert [report.problems for report in reports] == [()] * 8
+    assert usable(sandbox) == PAIR
+    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
+    assert not usable(sandbox)
+
+
+# kernels that do not keep whose an address is
+
+
+@pytest.fixture
+def old_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """As before Linux 5.18: what it does not know of an address it ignores. Returns the folder of records."""
+    monkeypatch.setattr(_service, "_PROTOCOL", 63)
+    for module in (_made, handler_module):
+        monkeypatch.setattr(module, "kernel_keeps_protocol", lambda: False)
+    monkeypatch.setattr(_made, "FOLDER", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_records_where_the_kernel_keeps_none(
+    sandbox: Sandbox, new_sandbox: Callable[..., Sandbox], old_kernel: Path
+) -> None:
+    other = new_sandbox()
+    for place in (sandbox, other):
+        make(place, "bridge")
+    ensured(sandbox)
+    shell(other, f"ip link set {DEVICE} up; ip addr add {V4}/32 dev {DEVICE} scope host")
+    assert statuses(ensured(other)) == [PRESENT, ADDED]
+    for _ in range(2):
+        report = remove_service_address(PAIR, DEVICE, netns=other.path)
+        assert report.addresses[0].status is AddressStatus.FOREIGN
+    shell(sandbox, DAMAGES["local routes deleted"].commands)
+    assert statuses(ensured(sandbox)) == [REPAIRED, REPAIRED]
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
+    assert (old_kernel / "service-addresses.json").read_text() == "[]"
+    assert [path.name for path in old_kernel.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_record_that_cannot_be_written_is_said_before_anything_is_done(sandbox: Sandbox, old_kernel: Path) -> None:
+    make(sandbox, "bridge")
+    before = state(sandbox)
+    old_kernel.write_text("no folder")
+    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FAILED] * 2
+    assert str(old_kernel) in report.problems[0]
+    assert state(sandbox) == before
+
+
+# the loop
+
+
+class Loop:
+    """A loop in a thread; its reports come through a queue, so that nobody has to sleep."""
+
+    def __init__(self, sandbox: Sandbox, device: str = DEVICE, stop: Any = None, **options: Any) -> None:
+        self.reports: Queue[ServiceAddressReport] = Queue()
+        self.stop = Stop() if stop is None else stop
+        self.result: ServiceAddressReport | None = None
+
+        def run() -> None:
+            self.result = run_service_address(
+                PAIR,
+                device,
+                self.stop,
+                **{"interval": 3600.0, "on_report": self.reports.put, "netns": sandbox.path, **options},
+            )
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def next(self) -> ServiceAddressReport:
+        return self.reports.get(timeout=60)
+
+    def end(self) -> ServiceAddressReport:
+        self.stop.set()
+        self.thread.join(60)
+        assert self.result is not None
+        return self.result
+
+
+def test_the_loop_repairs_at_the_event(sandbox: Sandbox, own_kind: str) -> None:
+    """The interval is an hour, so it is the event that it reacts to; and each damage is repaired by one report."""
+    make(sandbox, "bridge")
+    start = state(sandbox)
+    loop = Loop(sandbox, "own", cleanup=True)
+    try:
+        assert statuses(loop.next()) == [ADDED, ADDED]
+        good = state(sandbox)
+        for commands, expected in [
+            (f"ip addr del {V4}/32 dev own", [ADDED, PRESENT]),
+            (f"ip -6 addr del {V6}/128 dev own", [PRESENT, ADDED]),
+            (f"ip route del local {V4} dev own table local", [REPAIRED, PRESENT]),
+            (f"ip -6 route del local {V6} dev own table local", [PRESENT, REPAIRED]),
+            ("ip link del own", [ADDED, ADDED]),
+        ]:
+            shell(sandbox, commands)
+            assert statuses(loop.next()) == expected
+            if "link" not in commands:
+                assert state(sandbox) == good
+        shell(sandbox, "ip link set own down")
+        report = loop.next()
+        while statuses(report) != [PRESENT, ADDED]:  # the link may be seen before or after IPv6 has gone
+            report = loop.next()
+        shell(sandbox, "ip rule del pref 0")
+        assert "rule 0 is missing" in loop.next().problems[0]
+        shell(sandbox, "ip rule add pref 0 lookup local")
+        assert loop.next().ok
+        assert usable(sandbox) == PAIR
+        assert loop.reports.empty()
+    finally:
+        result = loop.end()
+    assert statuses(result) == [AddressStatus.REMOVED] * 2
+    assert state(sandbox) == start
+
+
+@pytest.mark.parametrize("kind", ["event", "function"])
+def test_other_ways_to_stop(sandbox: Sandbox, kind: str) -> None:
+    make(sandbox, "bridge")
+    event = threading.Event()
+    loop = Loop(sandbox, stop=event) if kind == "event" else Loop(sandbox, stop=event.is_set)
+    loop.stop = event
+    loop.next()
+    assert loop.end().ok
+    assert usable(sandbox) == PAIR  # it was not asked to clean up
+
+
+def test_a_wait_without_events(sandbox: Sandbox) -> None:
+    """It looks at times, too."""
+    make(sandbox, "bridge")
+    loop = Loop(sandbox, interval=0.01)
+    loop.next()
+    assert loop.end().ok
+
+
+def test_missed_events_are_as_good_as_events(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    with inside(sandbox) as namespace:
+        tiny = namespace.run(lambda: ServiceEvents(DEVICE, PAIR, buffer=2048))
+        ordinary = namespace.run(lambda: ServiceEvents(DEVICE, PAIR))
+    try:
+        sandbox.run("ip link add d7 type bridge")
+        sandbox.run("ip -batch -", input="".join(f"addr add 198.51.100.{n}/32 dev d7\n" for n in range(40)))
+        assert tiny.drain(0)
+        assert not tiny.drain(0)
+        assert not ordinary.drain(0)  # it missed none, and none concerns it
+        for commands in (
+            f"ip addr add {V4}/32 dev d7",
+            f"ip link set {DEVICE} down",
+            "ip rule add pref 7 lookup main",
+        ):
+            sandbox.run(commands)
+            assert ordinary.drain(0), commands
+            assert not ordinary.drain(0)
+    finally:
+        tiny.close()
+        ordinary.close()
+
+
+def test_no_rights(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses; each address says what is needed."""
+    make(sandbox, "bridge")
+
+    def refuse(_self: object, *_messages: object) -> None:
+        raise KernelError(1, "rtnetlink")
+
+    monkeypatch.setattr(ServiceConnection, "_send", refuse)
+    for device in (DEVICE, "own"):
+        report = ensure_service_address(PAIR, device, netns=sandbox.path)
+        assert not report.ok
+        assert all("CAP_NET_ADMIN" in problem for problem in report.problems)
+    assert [family for family in Family if not report.ok] == list(Family)
+
+
+def test_ip_is_what_it_says(sandbox: Sandbox) -> None:
+    """A helper of these tests fails where a command fails."""
+    with pytest.raises(subprocess.CalledProcessError):
+        shell(sandbox, "ip link set no-such-link up")
