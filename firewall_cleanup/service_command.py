@@ -48,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--scope", choices=list(SCOPES), help="the scope of an IPv4 address (default: host)")
     add("--take-over", action="store_true", help="replace the same address where somebody else made it")
     add("--set-up", action="store_true", help="set the link up though this tool did not make it")
-    add("--kind", help="what kind a link that is there must be of, as dummy (default: any)")
+    add("--kind", metavar="KIND", help="what kind a link that is there must be of, as dummy (default: any)")
     add("--daemon", action="store_true", help="keep it so until SIGTERM or SIGINT")
     add(
         "--sync-interval",

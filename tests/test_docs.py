@@ -23,6 +23,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 from firewall_cleanup import Backend, cleanup_all
 from firewall_cleanup.cli import _parser
 from firewall_cleanup.handlers._namespace import Namespace
+from firewall_cleanup.service_command import make_parser
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.testing.node import Node
 
@@ -95,10 +96,12 @@ def test_code_runs(page: Path, sandbox: Sandbox):
         assert cleanup_all(netns=sandbox.path, dry_run=True).outcomes == ()
 
 
-# What the pages take for granted: names of namespaces, and a folder for backups. None of it is the machine's.
+# What the pages take for granted: names of namespaces, a folder for backups, and a loopback that is up. None of it is
+# the machine's.
 _PLACE = """
 mount -t tmpfs none /run && mkdir /run/netns && touch /run/netns/blue || exit 99
 mount --bind /proc/self/ns/net /run/netns/blue && mount --bind "$BACKUPS" /var/backups || exit 99
+ip link set lo up || exit 99
 exec bash -euo pipefail -c "$1"
 """
 
@@ -148,8 +151,29 @@ def test_every_block_is_accounted_for(page: Path):
             assert Path(json.loads(entry[1])[0]).name == "firewall-cleanup"
         if block.language == "yaml":
             for arguments in re.findall(r"^ +args: (.*)$", block.text, re.MULTILINE):
-                _parser().parse_args(json.loads(arguments))
+                words = json.loads(arguments)
+                COMMANDS.get(words[0], _parser)().parse_args(words[words[0] in COMMANDS :])
     assert page.read_text().count("```") == 2 * len(blocks(page))
+
+
+COMMANDS = {"ensure-address": make_parser}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_their_own_are_accepted(command: str):
+    text = "".join(page.read_text() for page in (*PAGES, MAN_PAGE))
+    found = re.findall(rf"(?:^ *|`|\$ |Dl |timeout .*)firewall-cleanup {command} (-[^`\n|>]*)", text, re.MULTILINE)
+    assert len(found) >= 5
+    for line in found:
+        COMMANDS[command]().parse_args(
+            shlex.split(line.replace("--ip-address A ", "--ip-address ::2 "), comments=True)
+        )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_man_page_has_all_options_of_commands(command: str):
+    section = MAN_PAGE.read_text().partition(f".Sh THE COMMAND {command.upper()}")[2].partition(".Sh ")[0]
+    assert _documented(section) == _options(COMMANDS[command]())
 
 
 def test_commands_are_accepted():
@@ -201,15 +225,20 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str | None]:
     return found
 
 
-def test_the_man_page_has_all_options():
-    """In its list of options and, those that say what to do, in the synopsis; and it has no others."""
-    text = MAN_PAGE.read_text()
-    heads = re.findall(r"^\.It (Fl .*)$", text.partition(".Sh OPTIONS")[2].partition(".Sh ")[0], re.MULTILINE)
+def _documented(section: str) -> dict[str, str | None]:
+    """The options of a section of the man page, each with the name of its value."""
     documented: dict[str, str | None] = {}
-    for head in heads:
+    for head in re.findall(r"^\.It (Fl .*)$", section, re.MULTILINE):
         flags, _, value = head.partition(" Ar ")
         for flag in re.findall(r"Fl (\S+)", flags.replace(" , ", " ")):
             documented["-" + flag.replace("\\-", "-")] = value.replace(" | ", "|").replace(" Ar ", "") or None
+    return documented
+
+
+def test_the_man_page_has_all_options():
+    """In its list of options and, those that say what to do, in the synopsis; and it has no others."""
+    text = MAN_PAGE.read_text()
+    documented = _documented(text.partition(".Sh OPTIONS")[2].partition(".Sh ")[0])
     assert documented == _options(_parser())
     synopsis = re.findall(r"Fl (\S+)", text.partition(".Sh SYNOPSIS")[2].partition(".Sh ")[0])
     assert {"-" + flag.replace("\\-", "-") for flag in synopsis} == set(documented) - {"-h", "--verbose"}

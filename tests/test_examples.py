@@ -21,6 +21,7 @@ from firewall_cleanup.testing.node import Node
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONTROLLER = [sys.executable, str(EXAMPLES / "controller.py")]
+SIDECAR = [sys.executable, str(EXAMPLES / "service_address_sidecar.py")]
 DEMO = [sys.executable, str(EXAMPLES / "demo_node.py")]
 
 
@@ -77,6 +78,32 @@ def test_a_controller_stops_when_it_is_told_to():
         process.stdout.readline()
         process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.namespace
+def test_a_sidecar_keeps_its_address(namespace: Sandbox):
+    namespace.run("ip link set lo up; ip link add proxy type bridge")
+    before = namespace.run("ip address; ip -6 route show table local").stdout
+    words = namespace.command(*SIDECAR, "proxy", "203.0.113.10", "2001:db8::10")
+    with subprocess.Popen(words, env=namespace.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        assert said == ["203.0.113.10 added added\n", "2001:db8::10 added added\n", "ok\n"]
+        namespace.run(
+            "ip addr del 203.0.113.10/32 dev proxy; ip -6 route del local 2001:db8::10 dev proxy table local"
+        )
+        while said[-1] != "2001:db8::10 repaired added again: its local route was missing\n":
+            said.append(process.stdout.readline())
+        process.terminate()
+        rest = process.stdout.read()
+        assert process.wait(60) == 0
+    assert "203.0.113.10 removed" in rest
+    assert namespace.run("ip address; ip -6 route show table local").stdout == before
+
+
+def test_a_sidecar_says_what_is_wrong_with_its_arguments():
+    for words in ([], ["lo"], ["lo", "example.com"]):
+        assert subprocess.run([*SIDECAR, *words], capture_output=True, check=False, timeout=60).returncode == 2
 
 
 @pytest.mark.namespace

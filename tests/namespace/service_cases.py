@@ -7,15 +7,19 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 
 from firewall_cleanup.handlers._namespace import Namespace
+from firewall_cleanup.service_address import ensure_service_address, remove_service_address
+from firewall_cleanup.service_report import AddressStatus, DeviceStatus, ServiceAddressReport
 from firewall_cleanup.testing.namespaces import Sandbox
 
 V4, V6 = "203.0.113.145", "2001:db8::145"
 PAIR = (V4, V6)
 DEVICE = "d0"
+ADDED, PRESENT, REPAIRED = AddressStatus.ADDED, AddressStatus.PRESENT, AddressStatus.REPAIRED
 MAKE = {
     "bridge": f"ip link add {DEVICE} type bridge",
     "dummy": f"ip link add {DEVICE} type dummy",
@@ -127,3 +131,63 @@ def shell(sandbox: Sandbox, commands: str) -> None:
         done = sandbox.run(command, check=False)
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+
+
+def statuses(report: ServiceAddressReport) -> list[AddressStatus]:
+    return [outcome.status for outcome in report.addresses]
+
+
+def ensured(sandbox: Sandbox, device: str = DEVICE, **options: Any) -> ServiceAddressReport:
+    report = ensure_service_address(PAIR, device, netns=sandbox.path, **options)
+    assert report.ok, report.problems
+    return report
+
+
+def check_damage(sandbox: Sandbox, kind: str, damage: Damage) -> None:
+    """Damage an address on a device of this kind, and see it repaired."""
+    make(sandbox, kind)
+    ensured(sandbox)
+    before = state(sandbox)
+    shell(sandbox, damage.commands)
+    # The trap is armed.
+    assert state(sandbox) != before
+    assert not set(damage.breaks) & set(usable(sandbox, 0.2))
+
+    if damage.take_over:
+        damaged = state(sandbox)
+        refused = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
+        assert not refused.ok
+        assert "--take-over" in " ".join(refused.problems)
+        assert state(sandbox) == damaged
+    report = ensured(sandbox, take_over=damage.take_over)
+
+    assert report.changed
+    assert usable(sandbox) == PAIR
+    assert bool(report.notes) is damage.down
+    if damage.down:
+        assert ensured(sandbox, set_up=True).device_status is DeviceStatus.REPAIRED
+    assert state(sandbox) == before
+    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
+    assert not usable(sandbox)
+
+
+def check_own_device(sandbox: Sandbox) -> None:
+    """See a device of our own made, repaired and undone."""
+    sandbox.run("ip link set lo up")
+    before = state(sandbox)
+    report = ensured(sandbox, "own")
+    assert report.device_status is DeviceStatus.CREATED
+    assert usable(sandbox) == PAIR
+    made = state(sandbox)
+    assert "altname firewall-cleanup.own" in made
+    assert "group default" in made
+    shell(sandbox, "ip link set own down")
+    assert ensured(sandbox, "own").device_status is DeviceStatus.REPAIRED
+    assert state(sandbox) == made
+    shell(sandbox, f"ip addr del {V4}/32 dev own; ip addr add {V4}/32 dev own")
+    assert statuses(ensured(sandbox, "own")) == [REPAIRED, PRESENT]  # all on it is ours
+    removed = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (removed.device_status, removed.ok) == (DeviceStatus.REMOVED, True)
+    assert state(sandbox) == before
+    again = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (again.device_status, again.ok, again.changed) == (DeviceStatus.ABSENT, True, False)

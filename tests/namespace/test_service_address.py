@@ -12,18 +12,25 @@ from typing import Any
 
 import pytest
 from service_cases import (
+    ADDED,
     DAMAGES,
     DEVICE,
     NO_RULES,
     PAIR,
+    PRESENT,
+    REPAIRED,
     RULES,
     V4,
     V6,
     Damage,
+    check_damage,
+    check_own_device,
+    ensured,
     inside,
     make,
     shell,
     state,
+    statuses,
     usable,
 )
 
@@ -41,17 +48,6 @@ from firewall_cleanup.testing.namespaces import Sandbox
 pytestmark = pytest.mark.namespace
 
 KINDS = ["bridge", "ifb", "veth"]
-ADDED, PRESENT, REPAIRED = AddressStatus.ADDED, AddressStatus.PRESENT, AddressStatus.REPAIRED
-
-
-def statuses(report: ServiceAddressReport) -> list[AddressStatus]:
-    return [outcome.status for outcome in report.addresses]
-
-
-def ensured(sandbox: Sandbox, device: str = DEVICE, **options: Any) -> ServiceAddressReport:
-    report = ensure_service_address(PAIR, device, netns=sandbox.path, **options)
-    assert report.ok, report.problems
-    return report
 
 
 @pytest.fixture
@@ -114,30 +110,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "damage"), CASES)
 def test_damage_is_repaired(sandbox: Sandbox, kind: str, damage: Damage) -> None:
-    make(sandbox, kind)
-    ensured(sandbox)
-    before = state(sandbox)
-    shell(sandbox, damage.commands)
-    # The trap is armed.
-    assert state(sandbox) != before
-    assert not set(damage.breaks) & set(usable(sandbox, 0.2))
-
-    if damage.take_over:
-        damaged = state(sandbox)
-        refused = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
-        assert not refused.ok
-        assert "--take-over" in " ".join(refused.problems)
-        assert state(sandbox) == damaged
-    report = ensured(sandbox, take_over=damage.take_over)
-
-    assert report.changed
-    assert usable(sandbox) == PAIR
-    assert bool(report.notes) is damage.down
-    if damage.down:
-        assert ensured(sandbox, set_up=True).device_status is DeviceStatus.REPAIRED
-    assert state(sandbox) == before
-    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
-    assert not usable(sandbox)
+    check_damage(sandbox, kind, damage)
 
 
 def test_our_own_scope_is_changed_without_a_moment_without_it(sandbox: Sandbox, sent: list[tuple[int, ...]]) -> None:
@@ -234,24 +207,7 @@ def test_a_namespace_that_is_not_there() -> None:
 
 
 def test_a_device_of_our_own_is_made_and_undone(sandbox: Sandbox, own_kind: str) -> None:
-    sandbox.run("ip link set lo up")
-    before = state(sandbox)
-    report = ensured(sandbox, "own")
-    assert report.device_status is DeviceStatus.CREATED
-    assert usable(sandbox) == PAIR
-    made = state(sandbox)
-    assert "altname firewall-cleanup.own" in made
-    assert "group default" in made
-    shell(sandbox, "ip link set own down")
-    assert ensured(sandbox, "own").device_status is DeviceStatus.REPAIRED
-    assert state(sandbox) == made
-    shell(sandbox, f"ip addr del {V4}/32 dev own; ip addr add {V4}/32 dev own")
-    assert statuses(ensured(sandbox, "own")) == [REPAIRED, PRESENT]  # all on it is ours
-    removed = remove_service_address(PAIR, "own", netns=sandbox.path)
-    assert (removed.device_status, removed.ok) == (DeviceStatus.REMOVED, True)
-    assert state(sandbox) == before
-    again = remove_service_address(PAIR, "own", netns=sandbox.path)
-    assert (again.device_status, again.ok, again.changed) == (DeviceStatus.ABSENT, True, False)
+    check_own_device(sandbox)
 
 
 def test_it_is_known_by_its_group_where_links_have_no_other_names(
