@@ -11,9 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from firewall_cleanup.service_address import run_service_address
-from firewall_cleanup.service_report import ServiceAddressReport
-from firewall_cleanup.stop import Stop
+from firewall_cleanup.service_address import ServiceAddressReport, Stop, run_service_address
 
 
 def tell(report: ServiceAddressReport) -> None:

@@ -22,13 +22,18 @@ from typing import TypeAlias
 from .errors import KernelError
 from .handlers._service_events import ServiceEvents
 from .handlers.service_address import ServiceAddressHandler
-from .service_report import ServiceAddressReport
+from .service_report import AddressOutcome, AddressStatus, DeviceStatus, ServiceAddressReport
 from .service_state import SCOPES, Wanted, check_device, parse_address
 from .service_work import Request, ensure, remove
-from .stop import StopLike, descriptor_of, is_stopped
+from .stop import Stop, StopLike, descriptor_of, is_stopped
 
 __all__ = [
+    "AddressOutcome",
+    "AddressStatus",
     "Addresses",
+    "DeviceStatus",
+    "ServiceAddressReport",
+    "Stop",
     "ensure_service_address",
     "remove_service_address",
     "run_service_address",
@@ -58,7 +63,8 @@ def ensure_service_address(
     Args:
         address: an IPv4 or IPv6 address, or several, as a dual-stack pair; each is used as a /32 or a /128.
         device: the name of a link. If there is none, a dummy link is made and set up; it is then ours.
-        scope: the scope of IPv4 addresses, `host` or `global`; IPv6 has none (the kernel takes it as global).
+        scope: `host` or `global`: that of an IPv4 address. An IPv6 address has none; with `host` its preferred
+            lifetime is 0. That keeps the kernel from taking an address as the source of other packets.
         take_over: also replace what somebody else made: the same address on this device, which becomes ours, and on
             other links, from which it goes. An address with another prefix length always stays.
         set_up: set the device up if it is not ours and down; else that is noted.
@@ -121,7 +127,7 @@ def run_service_address(
     Args:
         address: as for `ensure_service_address`.
         device: the same.
-        stop: ends it: a `stop.Stop` at once, a `threading.Event` or a function that tells within 0.2 seconds.
+        stop: ends it: a `Stop` at once, a `threading.Event` or a function that tells within 0.2 seconds.
         interval: the longest time between two looks in seconds.
         cleanup: at the end do what `remove_service_address` does.
         on_report: called with the first report, and with each that changed something or says something new.

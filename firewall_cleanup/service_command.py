@@ -45,7 +45,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="an IPv4 or IPv6 address, used as a /32 or /128 (repeat for the other family)",
     )
     add("--interface", required=True, type=_device, metavar="NAME", help="its link; a dummy link is made if absent")
-    add("--scope", choices=list(SCOPES), help="the scope of an IPv4 address (default: host)")
+    add(
+        "--scope",
+        choices=list(SCOPES),
+        help="host: not the source of other packets (default); or global",
+    )
     add("--take-over", action="store_true", help="replace the same address where somebody else made it")
     add("--set-up", action="store_true", help="set the link up though this tool did not make it")
     add("--kind", metavar="KIND", help="what kind a link that is there must be of, as dummy (default: any)")

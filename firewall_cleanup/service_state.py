@@ -29,6 +29,7 @@ __all__ = [
     "check_device",
     "link_mark",
     "next_step",
+    "notes_on",
     "parse_address",
     "wrong_routes",
 ]
@@ -43,9 +44,13 @@ OWN_KIND = "dummy"
 """The kind of a link that we make."""
 
 SCOPES: Mapping[str, int] = {"host": 254, "global": 0}
-"""The scopes that an IPv4 service address can have, with the kernel's number."""
+"""The scopes that a service address can have, with the kernel's number.
 
-_DADFAILED, _TENTATIVE = 0x08, 0x40
+An IPv6 address has none. What `host` does for IPv4, that the address is not taken as the source of other packets, a
+preferred lifetime of 0 (deprecated) does for IPv6.
+"""
+
+_DADFAILED, _DEPRECATED, _TENTATIVE = 0x08, 0x20, 0x40
 _IF_UP = 1
 _MARK = "firewall-cleanup."
 
@@ -112,13 +117,18 @@ class LocalRoute:
 
 @attrs.frozen
 class Wanted:
-    """An address that is to be usable on a device."""
+    """An address that is to be usable on a device. `scope` is the kernel's number, also for IPv6."""
 
     family: Family
     address: str
     device: str
     scope: int = SCOPES["host"]
     take_over: bool = False
+
+    @property
+    def deprecated(self) -> bool:
+        """Whether its preferred lifetime is 0."""
+        return self.family is Family.IPV6 and self.scope == SCOPES["host"]
 
 
 @attrs.frozen
@@ -145,6 +155,7 @@ class Step(enum.Enum):
     RENEW_SCOPE = "added again: it had another scope"
     RENEW_DAD = "added again: duplicate address detection held it back"
     RENEW_ROUTE = "added again: its local route was missing"
+    PREFER = "preferred lifetime set"
     ADOPT = "taken over"
     ADD_ROUTE = "local route put back"
     DROP_ROUTE = "wrong local route removed"
@@ -171,7 +182,7 @@ def next_step(wanted: Wanted, seen: Seen) -> Step | Problem | None:
             return Problem(f"it is on {link.name} already, with prefix length {longer[0]} instead of 128")
         return Step.ADD
     may = mine.made or wanted.take_over
-    step, what = _address_step(wanted, mine) or _route_step(wanted, seen, may=may) or (None, "")
+    step, what = _address_step(wanted, mine) or _route_step(wanted, seen) or (None, "")
     # The route is exactly the kernel's, so it is put back under an address that is not ours, too.
     if may or step is None or step is Step.ADD_ROUTE:
         return step
@@ -187,15 +198,28 @@ def _address_step(wanted: Wanted, mine: NodeAddress) -> tuple[Step, str] | None:
         return Step.RENEW_DAD, f"without nodad (duplicate address detection {done})"
     if wanted.take_over and not mine.made:
         return Step.ADOPT, ""
+    if mine.made and wanted.family is Family.IPV6 and wanted.deprecated is not bool(mine.flags & _DEPRECATED):
+        return Step.PREFER, ""
     return None
 
 
-def _route_step(wanted: Wanted, seen: Seen, *, may: bool) -> tuple[Step, str] | None:
+def _route_step(wanted: Wanted, seen: Seen) -> tuple[Step, str] | None:
     """Return what to do about the local route, and what is wrong with it."""
     wrong = wrong_routes(wanted, seen)
     if len(wrong) == len(seen.routes):
         return Step.ADD_ROUTE if wanted.family is Family.IPV4 else Step.RENEW_ROUTE, "without its local route"
-    return (Step.DROP_ROUTE, "") if wrong and may else None
+    return (Step.DROP_ROUTE, "") if wrong and wanted.take_over else None
+
+
+def notes_on(wanted: Wanted, seen: Seen) -> list[str]:
+    """Return what a person should know of an address that is as wanted."""
+    notes = []
+    mine = seen.here(wanted.family)
+    if mine is not None and wanted.deprecated and not mine.flags & _DEPRECATED:
+        notes.append("it was not made by this tool, and may be taken as the source of other packets")
+    if wrong_routes(wanted, seen):
+        notes.append("there is another local route to it beside the kernel's: left (--take-over removes it)")
+    return notes
 
 
 def wrong_routes(wanted: Wanted, seen: Seen) -> tuple[LocalRoute, ...]:

@@ -10,7 +10,7 @@ from .errors import KernelError
 from .handlers.service_address import ServiceAddressHandler
 from .model import Family
 from .service_report import AddressOutcome, AddressStatus, DeviceStatus, ServiceAddressReport
-from .service_state import LINK_GROUP, NodeLink, Problem, Seen, Step, Wanted, next_step
+from .service_state import LINK_GROUP, NodeLink, Problem, Seen, Step, Wanted, next_step, notes_on
 
 __all__ = ["Request", "ensure", "remove"]
 
@@ -133,6 +133,7 @@ def _ensure_address(handler: ServiceAddressHandler, link: NodeLink, wanted: Want
         else:
             return outcome("it is changed by somebody else all the time")
         reason = handler.trouble(wanted)
+        notes += notes_on(wanted, seen)
         if reason is None:
             _remove_elsewhere(handler, wanted, seen, changes, notes)
         return outcome(reason)

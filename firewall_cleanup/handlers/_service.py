@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from ..errors import KernelError
 from ..model import Family
-from ..service_state import ADDRESS_PROTOCOL, LINK_GROUP, LocalRoute, NodeAddress, NodeLink, link_mark
+from ..service_state import ADDRESS_PROTOCOL, LINK_GROUP, LocalRoute, NodeAddress, NodeLink, Wanted, link_mark
 from ._netlink import NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, message, parts_of
 from ._rtnl import RouteConnection
 
@@ -26,7 +26,8 @@ _REPLACE, _EXCLUSIVE, _CREATE, _APPEND = 0x100, 0x200, 0x400, 0x800
 _LOCAL_TABLE, _LOCAL, _PROTOCOL_KERNEL, _SCOPE_HOST = 255, 2, 2, 254
 _SCOPE_LINK = 253
 _NODAD = 0x02
-_ADDRESS, _IFA_LOCAL, _FLAGS, _PROTOCOL = 1, 2, 8, 11
+_ADDRESS, _IFA_LOCAL, _LIFETIMES, _FLAGS, _PROTOCOL = 1, 2, 6, 8, 11
+_FOREVER = 0xFFFFFFFF
 _BELOW, _GROUP, _BELOW_NAMESPACE, _PROPERTIES, _OTHER_NAME = 5, 27, 37, 52, 53
 _DESTINATION, _OUTPUT, _SOURCE, _TABLE = 1, 4, 7, 15
 _UP = 1
@@ -140,22 +141,24 @@ class ServiceConnection(RouteConnection):
                 found.append((text, parts.get(_PROTOCOL, b"\0")[0] == ADDRESS_PROTOCOL))
         return found
 
-    def add_address(self, link: NodeLink, family: Family, address: str, scope: int) -> None:
+    def add_address(self, link: NodeLink, wanted: Wanted) -> None:
         """Add an address, marked as ours where the kernel keeps that. Raises KernelError (EEXIST if it is there)."""
-        self._send((_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, family, address, scope)))
+        self._send((_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, wanted)))
 
-    def renew_address(self, link: NodeLink, family: Family, old: bytes, address: str, scope: int) -> None:
-        """Delete an address, named by its message from the dump, and add it at once. Raises KernelError."""
-        new = (_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, family, address, scope))
+    def renew_address(self, link: NodeLink, wanted: Wanted, old: NodeAddress) -> None:
+        """Delete an address and add it at once. Raises KernelError."""
         try:
-            self._send((_DEL_ADDRESS, 0, old), new)
+            self._send((_DEL_ADDRESS, 0, old.raw), (_NEW_ADDRESS, _CREATE | _EXCLUSIVE, _address(link, wanted)))
         except KernelError as error:
             if error.errno != errno.EADDRNOTAVAIL:  # it was gone already, and has been added
                 raise
 
-    def adopt_address(self, link: NodeLink, family: Family, address: str, scope: int) -> None:
-        """Mark an address as ours where the kernel keeps that, and make it stay for ever. Raises KernelError."""
-        self._send((_NEW_ADDRESS, _REPLACE, _address(link, family, address, scope)))
+    def change_address(self, link: NodeLink, wanted: Wanted) -> None:
+        """Give an address that is there our mark, where the kernel keeps that, and our lifetimes. Raises KernelError.
+
+        The scope of an IPv4 address does not change.
+        """
+        self._send((_NEW_ADDRESS, _REPLACE, _address(link, wanted)))
 
     def delete_node_address(self, address: NodeAddress) -> None:
         """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone, ENODEV if its link is)."""
@@ -209,15 +212,16 @@ class ServiceConnection(RouteConnection):
         return any(rule.table == _LOCAL_TABLE for rule in self.policy_rules(family))
 
 
-def _address(link: NodeLink, family: Family, address: str, scope: int) -> bytes:
-    raw = ipaddress.ip_address(address).packed
-    flags = _NODAD if family is Family.IPV6 else 0
+def _address(link: NodeLink, wanted: Wanted) -> bytes:
+    family, raw = wanted.family, ipaddress.ip_address(wanted.address).packed
+    flags, scope = (_NODAD, 0) if family is Family.IPV6 else (0, wanted.scope)
     return b"".join(
         (
             struct.pack("=BBBBI", family.number, family.bits, flags, scope, link.index),
             attribute(_IFA_LOCAL, raw),
             attribute(_ADDRESS, raw),
             attribute(_FLAGS, struct.pack("=I", flags)),
+            attribute(_LIFETIMES, struct.pack("=4I", 0 if wanted.deprecated else _FOREVER, _FOREVER, 0, 0)),
             attribute(_PROTOCOL, bytes([ADDRESS_PROTOCOL])),  # ignored before Linux 5.18
         )
     )

@@ -105,31 +105,29 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
 
     def apply(self, step: Step, wanted: Wanted, seen: Seen) -> bool:
         """Do one step; tell whether it was still to be done, as somebody else may have. Raises KernelError."""
-        kernel, link, family, address = self._kernel, seen.link, wanted.family, wanted.address
-        scope = wanted.scope if family is Family.IPV4 else 0
-        here = seen.here(family)
+        kernel, link, here = self._kernel, seen.link, seen.here(wanted.family)
         if step is Step.ADD_ROUTE:
-            return _try(kernel.add_local_route, link, address, so_already=errno.EEXIST)
+            return _try(kernel.add_local_route, link, wanted.address, so_already=errno.EEXIST)
         if step is Step.DROP_ROUTE:
             gone = [_try(kernel.delete_local_route, r, so_already=errno.ESRCH) for r in wrong_routes(wanted, seen)]
             return any(gone)
-        recorded = link.made_as is None and not kernel_keeps_protocol() and self._records.add(link.index, address)
-        if step is Step.ADOPT:
-            return _try(kernel.adopt_address, link, family, address, scope, so_already=errno.EADDRNOTAVAIL)
+        new = link.made_as is None and not kernel_keeps_protocol() and self._records.add(link.index, wanted.address)
         if step is Step.ADD or here is None:
-            changed = _try(kernel.add_address, link, family, address, scope, so_already=errno.EEXIST)
+            changed = _try(kernel.add_address, link, wanted, so_already=errno.EEXIST)
+        elif step in {Step.ADOPT, Step.PREFER}:
+            changed = _try(kernel.change_address, link, wanted, so_already=errno.EADDRNOTAVAIL)
         else:
-            changed = _try(kernel.renew_address, link, family, here.raw, address, scope, so_already=errno.EEXIST)
-        if recorded and not changed:  # somebody else was faster: it is theirs
-            self.forget(link.index, address)
-        if changed and family is Family.IPV6:
-            self._await_route(link, family, address)
+            changed = _try(kernel.renew_address, link, wanted, here, so_already=errno.EEXIST)
+        if new and not changed:  # somebody else was faster: it is theirs
+            self.forget(link.index, wanted.address)
+        if changed and wanted.family is Family.IPV6:
+            self._await_route(link, wanted)
         return changed
 
-    def _await_route(self, link: NodeLink, family: Family, address: str) -> None:
+    def _await_route(self, link: NodeLink, wanted: Wanted) -> None:
         """Wait until the kernel has made the local route: for IPv6 a worker does that after the address is added."""
         deadline, pause = time.monotonic() + _ROUTE_SECONDS, 0.0005
-        while not self._kernel.local_routes(link, family, address) and time.monotonic() < deadline:
+        while not self._kernel.local_routes(link, wanted.family, wanted.address) and time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 

@@ -60,7 +60,6 @@ DAMAGES = {
     "addresses deleted": Damage(f"ip addr del {V4}/32 dev {DEVICE}; ip -6 addr del {V6}/128 dev {DEVICE}", PAIR),
     "link down": Damage(f"ip link set {DEVICE} down", (V6,), down=True),
     "link down and up": Damage(f"ip link set {DEVICE} down; ip link set {DEVICE} up", (V6,)),
-    "route without source": Damage(f"ip route replace local {V4} dev {DEVICE} table local"),
     "scope changed": Damage(f"ip addr del {V4}/32 dev {DEVICE}; ip addr add {V4}/32 dev {DEVICE}", take_over=True),
     "duplicate address detection": Damage(
         # The device is down, so that it does not end.
@@ -191,3 +190,24 @@ def check_own_device(sandbox: Sandbox) -> None:
     assert state(sandbox) == before
     again = remove_service_address(PAIR, "own", netns=sandbox.path)
     assert (again.device_status, again.ok, again.changed) == (DeviceStatus.ABSENT, True, False)
+
+
+def check_foreign(sandbox: Sandbox, kind: str) -> None:
+    """See what others made left, and taken over in place where that is asked for."""
+    make(sandbox, kind)
+    shell(
+        sandbox,
+        f"ip addr add 203.0.113.1/24 dev {DEVICE}; ip addr add 2001:db8::1/64 dev {DEVICE} nodad;"
+        f" ip addr add 198.51.100.7/32 dev lo; ip addr add {V4}/32 dev {DEVICE} scope host;"
+        f" ip -6 addr add {V6}/128 dev {DEVICE} nodad preferred_lft 0",
+    )
+    before = state(sandbox)
+    assert statuses(ensured(sandbox)) == [PRESENT, PRESENT]
+    report = remove_service_address(PAIR, DEVICE, netns=sandbox.path)
+    assert statuses(report) == [AddressStatus.FOREIGN] * 2
+    assert report.ok
+    assert state(sandbox) == before
+    # Ours by being asked for, in place: nothing goes for a moment.
+    assert statuses(ensured(sandbox, take_over=True)) == [REPAIRED, REPAIRED]
+    assert state(sandbox) == before
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2

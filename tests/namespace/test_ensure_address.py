@@ -31,7 +31,13 @@ def test_text(sandbox: Sandbox) -> None:
     expected = [
         ((), [f"{V4} on d0: added", f"{V6} on d0: added"]),
         ((), [f"{V4} on d0: present", f"{V6} on d0: present"]),
-        (("--scope", "global"), [f"{V4} on d0: repaired; added again: it had another scope", f"{V6} on d0: present"]),
+        (
+            ("--scope", "global"),
+            [
+                f"{V4} on d0: repaired; added again: it had another scope",
+                f"{V6} on d0: repaired; preferred lifetime set",
+            ],
+        ),
         (("--cleanup",), [f"{V4} on d0: removed", f"{V6} on d0: removed"]),
         (("--cleanup",), [f"{V4} on d0: absent", f"{V6} on d0: absent"]),
     ]

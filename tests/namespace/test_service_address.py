@@ -24,6 +24,7 @@ from service_cases import (
     V6,
     Damage,
     check_damage,
+    check_foreign,
     check_own_device,
     ensured,
     inside,
@@ -119,9 +120,54 @@ def test_our_own_scope_is_changed_without_a_moment_without_it(sandbox: Sandbox, 
     ensured(sandbox, scope="global")
     assert f"inet {V4}/32 scope global {DEVICE}" in state(sandbox)
     sent.clear()
-    assert statuses(ensured(sandbox)) == [REPAIRED, PRESENT]
-    assert sent == [(21, 20)]
+    assert statuses(ensured(sandbox)) == [REPAIRED, REPAIRED]
+    assert sent == [(21, 20), (20,)]
     assert f"inet {V4}/32 scope host {DEVICE}" in state(sandbox)
+
+
+@pytest.mark.parametrize("device", ["lo", DEVICE])
+@pytest.mark.parametrize("scope", ["host", "global"])
+def test_it_is_not_the_source_of_other_packets(sandbox: Sandbox, device: str, scope: str) -> None:
+    """Over a link without an address, where the kernel chooses among those of all links."""
+    make(sandbox, "bridge")
+    shell(
+        sandbox,
+        "ip link add n0 type ifb; ip addr add 198.51.100.5/24 dev n0; ip addr add 2001:db8:1::5/64 dev n0 nodad;"
+        " ip link set n0 up; ip link add e0 type ifb; ip link set e0 up;"
+        " ip route add 192.0.2.0/24 dev e0; ip -6 route add 2001:db8:9::/64 dev e0",
+    )
+    ensured(sandbox, device, scope=scope)
+    chosen = sandbox.run("ip route get 192.0.2.1; ip -6 route get 2001:db8:9::1").stdout
+    if scope == "host":
+        assert "src 198.51.100.5 " in chosen
+        assert "src 2001:db8:1::5 " in chosen
+    else:  # the trap is armed
+        assert f"src {V6} " in chosen
+        assert f"src {V4} " in chosen
+    assert usable(sandbox) == PAIR
+    assert statuses(ensured(sandbox, device, scope=scope)) == [PRESENT, PRESENT]
+
+
+def test_another_local_route_is_somebody_elses(sandbox: Sandbox) -> None:
+    """As one that was there before the address, so that a service could bind to it."""
+    make(sandbox, "bridge")
+    shell(sandbox, f"ip route add local {V4} dev {DEVICE} table local")
+    before = state(sandbox)
+    report = ensured(sandbox)
+    assert "another local route" in report.addresses[0].notes[0]
+    assert f"local {V4} dev {DEVICE} proto kernel scope host src {V4}" in state(sandbox)
+    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
+    assert state(sandbox).splitlines() in (
+        before.splitlines(),
+        # The kernel takes all routes of an address with it that is gone.
+        [line for line in before.splitlines() if not line.startswith(f"local {V4} ")],
+    )
+    ensured(sandbox)
+    shell(sandbox, f"ip route replace local {V4} dev {DEVICE} table local")
+    assert statuses(ensured(sandbox)) == [REPAIRED, PRESENT]
+    report = ensured(sandbox, take_over=True)
+    assert report.addresses[0].changes == ("wrong local route removed",)
+    assert statuses(ensured(sandbox)) == [PRESENT, PRESENT]
 
 
 # what cannot be put right
@@ -292,23 +338,7 @@ def test_a_kill_between_two_steps_leaves_nothing_that_is_not_undone(
 
 
 def test_foreign_state_is_left(sandbox: Sandbox) -> None:
-    make(sandbox, "bridge")
-    shell(
-        sandbox,
-        f"ip addr add 203.0.113.1/24 dev {DEVICE}; ip addr add 2001:db8::1/64 dev {DEVICE} nodad;"
-        f" ip addr add 198.51.100.7/32 dev lo; ip addr add {V4}/32 dev {DEVICE} scope host;"
-        f" ip -6 addr add {V6}/128 dev {DEVICE} nodad",
-    )
-    before = state(sandbox)
-    assert statuses(ensured(sandbox)) == [PRESENT, PRESENT]
-    report = remove_service_address(PAIR, DEVICE, netns=sandbox.path)
-    assert statuses(report) == [AddressStatus.FOREIGN] * 2
-    assert report.ok
-    assert state(sandbox) == before
-    # Ours by being asked for, in place: nothing goes for a moment.
-    assert statuses(ensured(sandbox, take_over=True)) == [REPAIRED, REPAIRED]
-    assert state(sandbox) == before
-    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
+    check_foreign(sandbox, "bridge")
 
 
 def test_the_route_of_a_foreign_address_is_put_back(sandbox: Sandbox) -> None:
@@ -316,7 +346,7 @@ def test_the_route_of_a_foreign_address_is_put_back(sandbox: Sandbox) -> None:
     make(sandbox, "bridge")
     shell(
         sandbox,
-        f"ip addr add {V4}/32 dev {DEVICE} scope host; ip -6 addr add {V6}/128 dev {DEVICE} nodad",
+        f"ip addr add {V4}/32 dev {DEVICE} scope host; ip -6 addr add {V6}/128 dev {DEVICE} nodad preferred_lft 0",
     )
     before = state(sandbox)
     shell(sandbox, DAMAGES["local routes deleted"].commands)
@@ -485,6 +515,25 @@ def test_the_loop_repairs_at_the_event(sandbox: Sandbox, own_kind: str) -> None:
         result = loop.end()
     assert statuses(result) == [AddressStatus.REMOVED] * 2
     assert state(sandbox) == start
+
+
+def test_the_loop_waits_for_a_device_that_it_cannot_make(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that another program makes at its start, and makes again when it is started again."""
+    monkeypatch.setattr(service_state, "OWN_KIND", "no-such-kind")
+    sandbox.run("ip link set lo up")
+    loop = Loop(sandbox)
+    try:
+        assert loop.next().device_status is DeviceStatus.FAILED
+        for _ in range(2):
+            shell(sandbox, f"ip link add {DEVICE} type bridge")
+            while not (report := loop.next()).ok:
+                pass
+            assert statuses(report) == [ADDED, ADDED]
+            assert usable(sandbox) == PAIR
+            shell(sandbox, f"ip link del {DEVICE}")
+            assert loop.next().device_status is DeviceStatus.FAILED
+    finally:
+        assert not loop.end().ok
 
 
 @pytest.mark.parametrize("kind", ["event", "function"])

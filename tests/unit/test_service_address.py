@@ -149,13 +149,14 @@ class Kernel:
         others = tuple(a for a in seen.addresses if a is not here)
         good = LocalRoute(254, want.address) if self.family is Family.IPV4 else LocalRoute(0)
         scope = want.scope if self.family is Family.IPV4 else 0
-        fresh = NodeAddress(LINK.index, self.family.bits, scope, made=True)
+        fresh = NodeAddress(LINK.index, self.family.bits, scope, flags=0x20 if want.deprecated else 0, made=True)
         if step is Step.ADD:
             assert here is None
             self.seen = Seen(LINK, (*others, fresh), (*seen.routes, good))
-        elif step is Step.ADOPT:
+        elif step in {Step.ADOPT, Step.PREFER}:
             assert here is not None
-            self.seen = attrs.evolve(seen, addresses=(*others, attrs.evolve(here, made=True)))
+            flags = here.flags & ~0x20 | fresh.flags
+            self.seen = attrs.evolve(seen, addresses=(*others, attrs.evolve(here, made=True, flags=flags)))
         elif step is Step.ADD_ROUTE:
             assert good not in seen.routes
             self.seen = attrs.evolve(seen, routes=(*seen.routes, good))
@@ -172,7 +173,7 @@ def situations(draw: st.DrawFn) -> tuple[Wanted, Seen]:
     want = wanted(family, scope=draw(st.sampled_from([0, 254])), take_over=draw(st.booleans()))
     bits = st.sampled_from([family.bits, family.bits, 24])
     scopes = st.sampled_from([0, 253, 254]) if family is Family.IPV4 else st.just(0)
-    flags = st.sampled_from([0x80, 0x82, 0xC0, 0x88]) if family is Family.IPV6 else st.just(0x80)
+    flags = st.sampled_from([0x80, 0x82, 0xA2, 0xC0, 0x88]) if family is Family.IPV6 else st.just(0x80)
     address = st.builds(NodeAddress, st.sampled_from([LINK.index, 1, 9]), bits, scopes, flags, st.booleans())
     # IPv4: once per link and prefix length; IPv6: once per link.
     key = (lambda a: (a.index, a.prefix)) if family is Family.IPV4 else (lambda a: a.index)
@@ -199,6 +200,7 @@ def test_steps_lead_there_and_leave_the_rest(situation: tuple[Wanted, Seen]) -> 
         assert here is not None
         assert family is Family.IPV6 or here.scope == want.scope
         assert not here.flags & 0x48
+        assert not here.made or family is Family.IPV4 or bool(here.flags & 0x20) is want.deprecated
         assert len(kernel.seen.routes) > len(wrong_routes(want, kernel.seen))
         assert here.made or not want.take_over
     else:

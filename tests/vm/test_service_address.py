@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from service_cases import DAMAGES, PAIR, Damage, check_damage, check_own_device, ensured, make, state, usable
+from service_cases import (
+    DAMAGES,
+    PAIR,
+    Damage,
+    check_damage,
+    check_foreign,
+    check_own_device,
+    ensured,
+    make,
+    state,
+    usable,
+)
 from test_kernel import HAS_IPV6, pytestmark  # noqa: F401 - the same conditions hold here
 
 from firewall_cleanup.service_address import ensure_service_address, remove_service_address
@@ -24,6 +35,11 @@ def test_damage_is_repaired(sandbox: Sandbox, damage: Damage) -> None:
 @needs_ipv6
 def test_a_device_of_our_own(sandbox: Sandbox) -> None:
     check_own_device(sandbox)
+
+
+@needs_ipv6
+def test_foreign_state_is_left(sandbox: Sandbox) -> None:
+    check_foreign(sandbox, "dummy")
 
 
 @needs_ipv6
