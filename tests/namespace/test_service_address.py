@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import pytest
@@ -27,7 +25,6 @@ from service_cases import (
     check_foreign,
     check_own_device,
     ensured,
-    inside,
     make,
     shell,
     state,
@@ -40,22 +37,13 @@ from firewall_cleanup.errors import KernelError
 from firewall_cleanup.handlers import _made, _service
 from firewall_cleanup.handlers import service_address as handler_module
 from firewall_cleanup.handlers._service import ServiceConnection
-from firewall_cleanup.handlers._service_events import ServiceEvents
-from firewall_cleanup.service_address import ensure_service_address, remove_service_address, run_service_address
-from firewall_cleanup.service_report import AddressStatus, DeviceStatus, ServiceAddressReport
-from firewall_cleanup.stop import Stop
+from firewall_cleanup.service_address import ensure_service_address, remove_service_address
+from firewall_cleanup.service_report import AddressStatus, DeviceStatus
 from firewall_cleanup.testing.namespaces import Sandbox
 
 pytestmark = pytest.mark.namespace
 
 KINDS = ["bridge", "ifb", "veth"]
-
-
-@pytest.fixture
-def own_kind(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The kind of link that is made, here one that every kernel of the tests has (not all have dummy links)."""
-    monkeypatch.setattr(service_state, "OWN_KIND", "ifb")
-    return "ifb"
 
 
 @pytest.fixture
@@ -398,14 +386,16 @@ def test_our_own_duplicate_moves(sandbox: Sandbox, own_kind: str) -> None:
     assert state(sandbox) == start
 
 
-def test_several_at_once(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("device", [DEVICE, "own"])
+def test_several_at_once(sandbox: Sandbox, own_kind: str, device: str) -> None:
     make(sandbox, "bridge")
+    before = state(sandbox)
     with ThreadPoolExecutor(8) as pool:
-        reports = list(pool.map(lambda _: ensure_service_address(PAIR, DEVICE, netns=sandbox.path), range(8)))
+        reports = list(pool.map(lambda _: ensure_service_address(PAIR, device, netns=sandbox.path), range(8)))
     assert [report.problems for report in reports] == [()] * 8
     assert usable(sandbox) == PAIR
-    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
-    assert not usable(sandbox)
+    assert remove_service_address(PAIR, device, netns=sandbox.path).ok
+    assert state(sandbox) == before
 
 
 # kernels that do not keep whose an address is
@@ -450,133 +440,7 @@ def test_a_record_that_cannot_be_written_is_said_before_anything_is_done(sandbox
     assert state(sandbox) == before
 
 
-# the loop
-
-
-class Loop:
-    """A loop in a thread; its reports come through a queue, so that nobody has to sleep."""
-
-    def __init__(self, sandbox: Sandbox, device: str = DEVICE, stop: Any = None, **options: Any) -> None:
-        self.reports: Queue[ServiceAddressReport] = Queue()
-        self.stop = Stop() if stop is None else stop
-        self.result: ServiceAddressReport | None = None
-
-        def run() -> None:
-            self.result = run_service_address(
-                PAIR,
-                device,
-                self.stop,
-                **{"interval": 3600.0, "on_report": self.reports.put, "netns": sandbox.path, **options},
-            )
-
-        self.thread = threading.Thread(target=run)
-        self.thread.start()
-
-    def next(self) -> ServiceAddressReport:
-        return self.reports.get(timeout=60)
-
-    def end(self) -> ServiceAddressReport:
-        self.stop.set()
-        self.thread.join(60)
-        assert self.result is not None
-        return self.result
-
-
-def test_the_loop_repairs_at_the_event(sandbox: Sandbox, own_kind: str) -> None:
-    """The interval is an hour, so it is the event that it reacts to; and each damage is repaired by one report."""
-    make(sandbox, "bridge")
-    start = state(sandbox)
-    loop = Loop(sandbox, "own", cleanup=True)
-    try:
-        assert statuses(loop.next()) == [ADDED, ADDED]
-        good = state(sandbox)
-        for commands, expected in [
-            (f"ip addr del {V4}/32 dev own", [ADDED, PRESENT]),
-            (f"ip -6 addr del {V6}/128 dev own", [PRESENT, ADDED]),
-            (f"ip route del local {V4} dev own table local", [REPAIRED, PRESENT]),
-            (f"ip -6 route del local {V6} dev own table local", [PRESENT, REPAIRED]),
-            ("ip link del own", [ADDED, ADDED]),
-        ]:
-            shell(sandbox, commands)
-            assert statuses(loop.next()) == expected
-            if "link" not in commands:
-                assert state(sandbox) == good
-        shell(sandbox, "ip link set own down")
-        report = loop.next()
-        while statuses(report) != [PRESENT, ADDED]:  # the link may be seen before or after IPv6 has gone
-            report = loop.next()
-        shell(sandbox, "ip rule del pref 0")
-        assert "rule 0 is missing" in loop.next().problems[0]
-        shell(sandbox, "ip rule add pref 0 lookup local")
-        assert loop.next().ok
-        assert usable(sandbox) == PAIR
-        assert loop.reports.empty()
-    finally:
-        result = loop.end()
-    assert statuses(result) == [AddressStatus.REMOVED] * 2
-    assert state(sandbox) == start
-
-
-def test_the_loop_waits_for_a_device_that_it_cannot_make(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that another program makes at its start, and makes again when it is started again."""
-    monkeypatch.setattr(service_state, "OWN_KIND", "no-such-kind")
-    sandbox.run("ip link set lo up")
-    loop = Loop(sandbox)
-    try:
-        assert loop.next().device_status is DeviceStatus.FAILED
-        for _ in range(2):
-            shell(sandbox, f"ip link add {DEVICE} type bridge")
-            while not (report := loop.next()).ok:
-                pass
-            assert statuses(report) == [ADDED, ADDED]
-            assert usable(sandbox) == PAIR
-            shell(sandbox, f"ip link del {DEVICE}")
-            assert loop.next().device_status is DeviceStatus.FAILED
-    finally:
-        assert not loop.end().ok
-
-
-@pytest.mark.parametrize("kind", ["event", "function"])
-def test_other_ways_to_stop(sandbox: Sandbox, kind: str) -> None:
-    make(sandbox, "bridge")
-    event = threading.Event()
-    loop = Loop(sandbox, stop=event) if kind == "event" else Loop(sandbox, stop=event.is_set)
-    loop.stop = event
-    loop.next()
-    assert loop.end().ok
-    assert usable(sandbox) == PAIR  # it was not asked to clean up
-
-
-def test_a_wait_without_events(sandbox: Sandbox) -> None:
-    """It looks at times, too."""
-    make(sandbox, "bridge")
-    loop = Loop(sandbox, interval=0.01)
-    loop.next()
-    assert loop.end().ok
-
-
-def test_missed_events_are_as_good_as_events(sandbox: Sandbox) -> None:
-    make(sandbox, "bridge")
-    with inside(sandbox) as namespace:
-        tiny = namespace.run(lambda: ServiceEvents(DEVICE, PAIR, buffer=2048))
-        ordinary = namespace.run(lambda: ServiceEvents(DEVICE, PAIR))
-    try:
-        sandbox.run("ip link add d7 type bridge")
-        sandbox.run("ip -batch -", input="".join(f"addr add 198.51.100.{n}/32 dev d7\n" for n in range(40)))
-        assert tiny.drain(0)
-        assert not tiny.drain(0)
-        assert not ordinary.drain(0)  # it missed none, and none concerns it
-        for commands in (
-            f"ip addr add {V4}/32 dev d7",
-            f"ip link set {DEVICE} down",
-            "ip rule add pref 7 lookup main",
-        ):
-            sandbox.run(commands)
-            assert ordinary.drain(0), commands
-            assert not ordinary.drain(0)
-    finally:
-        tiny.close()
-        ordinary.close()
+# the rest
 
 
 def test_no_rights(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
