@@ -21,6 +21,7 @@ from firewall_cleanup.testing.node import Node
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONTROLLER = [sys.executable, str(EXAMPLES / "controller.py")]
+HAIRPIN = [sys.executable, str(EXAMPLES / "hairpin_watcher.py")]
 DEMO = [sys.executable, str(EXAMPLES / "demo_node.py")]
 
 
@@ -77,6 +78,27 @@ def test_a_controller_stops_when_it_is_told_to():
         process.stdout.readline()
         process.terminate()
         assert process.wait(60) == 0
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_hairpin_watcher_watches_and_puts_back(namespace: Sandbox, keep: bool):
+    namespace.run("ip link add kube-bridge type bridge")
+    namespace.run("ip link add veth1 type veth peer name eth0")
+    words = [*HAIRPIN, "kube-bridge", *["--keep"] * keep]
+    with subprocess.Popen(
+        namespace.command(*words), env=namespace.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        namespace.run("ip link set veth1 master kube-bridge")
+        assert process.stdout.readline() == "veth1: enabled\n"
+        namespace.run("ip link set veth1 nomaster && ip link set veth1 master kube-bridge")
+        assert process.stdout.readline() == "veth1: enabled\n"
+        process.terminate()
+        assert process.stdout.read() == ("" if keep else "veth1: put-back\n")
+        assert process.wait(60) == 0
+    state = "on" if keep else "off"
+    assert f"hairpin {state}" in namespace.run("ip -d link show veth1").stdout
 
 
 @pytest.mark.namespace

@@ -1,0 +1,260 @@
+"""Hairpin mode of the ports to which pods are attached: found, turned on, noted, watched, put back.
+
+A pod that reaches itself through its own service's address sends a packet into the bridge that has to come out of the
+port by which it came in. With br_netfilter on, the bridge does that for ports in hairpin mode only (both families).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+
+import attrs
+
+from .errors import KernelError
+from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
+from .hairpin_target import Finder, everything, noted, outcome_of, target_of
+from .handlers._link_events import Stop, descriptor_of
+from .handlers._namespace import Namespace
+from .handlers._ports import IpAddress, Port, PortConnection, PortHandler
+
+__all__ = ["ensure_hairpin", "undo_hairpin", "undo_in", "watch_hairpin"]
+
+# Each round reads a port and takes one step, so this many others may cross us.
+_ROUNDS = 12
+_ALL = "all ports"
+# What could not be done is tried again although nothing happens.
+_RETRY_SECONDS = 30.0
+
+
+def ensure_hairpin(
+    *,
+    bridge: str | None = None,
+    pid: int | None = None,
+    pod_netns: str | os.PathLike[str] | int | None = None,
+    interface: str | None = None,
+    endpoint: str | IpAddress | None = None,
+    netns: str | os.PathLike[str] | None = None,
+) -> HairpinReport:
+    """Turn on the hairpin mode of the ports by which pods are attached to a bridge, and note it on the ports.
+
+    A port that has it already is left alone and gets no note, so `undo_hairpin` leaves it alone too. Detaching a port
+    from its bridge ends its hairpin mode: call this again, or use `watch_hairpin`.
+
+    Args:
+        bridge: a bridge by its name: all its veth ports, but for those that join it to another bridge of this node.
+        pid: a process of a pod, as this process sees it.
+        pod_netns: the network namespace of a pod, by its name in /run/netns, by a path, or as an open descriptor.
+        interface: a port by its name, alternative names included.
+        endpoint: the address of a pod, IPv4 or IPv6: of the pod that has it on its end of a port, else of the port
+            behind which the neighbour table and the forwarding database have it.
+        netns: the network namespace in which the bridge is, by name or path; by default the caller's own.
+
+    Returns:
+        The report, also for whatever went wrong: an outcome for each port, or one that says why there is none.
+
+    Raises:
+        ValueError: not exactly one of the first five is given, or it cannot be one; NamespaceError (a ValueError) if
+            there is no such `netns`, or `pod_netns` is no network namespace.
+
+    """
+    target, find = target_of(bridge, pid, pod_netns, interface, endpoint)
+    with PortHandler.open(netns) as handler:
+        return _each(handler, target, find, _ensure)
+
+
+def undo_hairpin(
+    *,
+    bridge: str | None = None,
+    interface: str | None = None,
+    netns: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+) -> HairpinReport:
+    """Turn off the hairpin mode of ports that `ensure_hairpin` or `watch_hairpin` turned on.
+
+    Without `bridge` and `interface`: of all ports of the namespace. Ports without their note are left alone and not
+    in the report. Again is no error. With `dry_run` nothing is changed. Returns and raises as `ensure_hairpin` does.
+    """
+    if bridge is None and interface is None:
+        target, find = _ALL, noted(everything)
+    else:
+        target, of_target = target_of(bridge, None, None, interface, None)
+        find = noted(of_target)
+    with PortHandler.open(netns) as handler:
+        return _each(handler, target, find, _plan if dry_run else _undo)
+
+
+def undo_in(namespace: Namespace, *, dry_run: bool) -> HairpinReport:
+    """Do what `undo_hairpin` does, of all ports of a namespace that is open already."""
+    try:
+        handler = PortHandler.open(namespace=namespace)
+    except KernelError as error:
+        return HairpinReport(_ALL, (_refused(error),))
+    with handler:
+        return _each(handler, _ALL, noted(everything), _plan if dry_run else _undo)
+
+
+def watch_hairpin(
+    bridge: str,
+    stop: Stop,
+    *,
+    netns: str | os.PathLike[str] | None = None,
+    seen: Callable[[HairpinReport], object] | None = None,
+) -> None:
+    """Keep all veth ports of a bridge in hairpin mode until `stop`, each as soon as it is attached.
+
+    It waits for the kernel's events, and reads all ports again when events were lost. A bridge that is not there yet,
+    or goes, is waited for. What could not be done is tried again with the next event, or after 30 seconds.
+
+    Args:
+        bridge: the bridge, by its name.
+        stop: a `threading.Event`, or a descriptor (or an object with `fileno()`) that becomes readable.
+        netns: the network namespace in which the bridge is, by name or path; by default the caller's own.
+        seen: called with a report at the start, when something was changed, and when there is other trouble than
+            before. What it raises ends the watch.
+
+    Raises:
+        ValueError: `bridge` cannot be a name; NamespaceError (a ValueError) if there is no such namespace.
+        KernelError: events of links cannot be had.
+
+    """
+    target, find = target_of(bridge, None, None, None, None)
+    with PortHandler.open(netns) as handler, descriptor_of(stop) as stopped, handler.events() as events:
+        trouble: list[HairpinOutcome] | None = None
+        while True:
+            report = _each(handler, target, find, _ensure)
+            bad = [outcome for outcome in report.outcomes if not outcome.status.good]
+            if seen is not None and (report.changed or bad != trouble):
+                seen(report)
+            trouble = bad
+            index = _index(handler, bridge)
+            seconds = None if report.good else _RETRY_SECONDS
+
+            def matters(link: int, name: str, master: int, bridge_index: int = index) -> bool:
+                return name == bridge or bridge_index in {link, master}
+
+            if not events.wait(stopped, matters, seconds):
+                return
+
+
+def _index(handler: PortHandler, bridge: str) -> int:
+    try:
+        link = handler.ports.named(bridge)
+    except KernelError:
+        return -1  # the report has it
+    return -1 if link is None else link.index
+
+
+# What is done with each
+
+
+def _each(
+    handler: PortHandler,
+    target: str,
+    find: Finder,
+    act: Callable[[PortConnection, Port], HairpinOutcome],
+) -> HairpinReport:
+    outcomes: list[HairpinOutcome] = []
+    try:
+        found = find(handler)
+        outcomes.extend(
+            item if isinstance(item, HairpinOutcome) else _guarded(handler.ports, item, act) for item in found
+        )
+    except KernelError as error:
+        outcomes.append(_refused(error))
+    return HairpinReport(target, tuple(outcomes))
+
+
+def _guarded(
+    ports: PortConnection, port: Port, act: Callable[[PortConnection, Port], HairpinOutcome]
+) -> HairpinOutcome:
+    try:
+        return act(ports, port)
+    except KernelError as error:
+        refused = _refused(error)
+        return attrs.evolve(refused, interface=port.name, index=port.index)
+
+
+def _refused(error: KernelError) -> HairpinOutcome:
+    denied = error.errno in {errno.EPERM, errno.EACCES}
+    return HairpinOutcome(HairpinStatus.DENIED if denied else HairpinStatus.FAILED, reason=error.strerror)
+
+
+def _done(ports: PortConnection, port: Port, status: HairpinStatus) -> HairpinOutcome:
+    bridge, (other, _) = ports.port(port.master), ports.other_end(port)
+    names = (None if link is None else link.name for link in (bridge, other))
+    return HairpinOutcome(status, port.name, port.index, *names)
+
+
+def _same(ports: PortConnection, port: Port) -> Port | None:
+    """Return the port as it is now; None if it is gone, though another one may have its index."""
+    now = ports.port(port.index)
+    return now if now is not None and now.identity == port.identity and ports.other_end(now)[1] else None
+
+
+def _ensure(ports: PortConnection, port: Port) -> HairpinOutcome:
+    """Note on the port that its hairpin mode is ours, then turn it on.
+
+    In this order a kill in between leaves no port that is on without a note.
+    """
+    note, turned, refusal = None, False, _CHANGES
+    try:
+        for _ in range(_ROUNDS):
+            now = _same(ports, port)
+            if now is None:
+                return outcome_of(port, HairpinStatus.GONE)
+            if not now.on_bridge:
+                return outcome_of(now, HairpinStatus.NOT_A_PORT, "it was taken from its bridge meanwhile")
+            if now.hairpin and turned:
+                note = None
+                return _done(ports, now, HairpinStatus.ENABLED)
+            if now.hairpin:  # perhaps only just, by somebody who was faster: then it is his
+                return _done(ports, now, HairpinStatus.ON)
+            try:
+                if now.marks:
+                    ports.set_hairpin(now.marks[0], on=True)
+                    turned = True
+                else:
+                    note = ports.mark(now)
+            except KernelError as error:
+                refusal = _passing(error)
+        return outcome_of(port, HairpinStatus.FAILED, refusal)
+    finally:
+        if note is not None:
+            with contextlib.suppress(KernelError):  # it went with the link
+                ports.unmark(port, note)
+
+
+def _undo(ports: PortConnection, port: Port) -> HairpinOutcome:
+    """Turn the hairpin mode off, then take the note away: a kill in between leaves the note to be found again."""
+    refusal = _CHANGES
+    for _ in range(_ROUNDS):
+        now = ports.port(port.index)
+        if now is None or now.identity != port.identity:
+            return outcome_of(port, HairpinStatus.GONE)
+        if not now.marks:
+            return _done(ports, now, HairpinStatus.PUT_BACK)
+        try:
+            if now.hairpin:
+                ports.set_hairpin(now.marks[0], on=False)
+            else:
+                ports.unmark(now, now.marks[0])
+        except KernelError as error:
+            refusal = _passing(error)
+    return outcome_of(port, HairpinStatus.FAILED, refusal)
+
+
+def _plan(ports: PortConnection, port: Port) -> HairpinOutcome:
+    return _done(ports, port, HairpinStatus.PLANNED)
+
+
+_CHANGES = "it changes faster than it can be set"
+
+
+def _passing(error: KernelError) -> str:
+    """Return what was refused if the next reading says why: the port went, was detached, or another was faster."""
+    if error.errno in {errno.ENODEV, errno.EOPNOTSUPP, errno.EEXIST, errno.EINVAL}:
+        return error.strerror or str(error)
+    raise error
