@@ -3,8 +3,8 @@
     python examples/hairpin_watcher.py kube-bridge           until SIGTERM; then it puts back what it turned on
     python examples/hairpin_watcher.py kube-bridge --keep    leaves it on
 
-It needs CAP_NET_ADMIN in the network namespace of the node (in a pod: hostNetwork) and nothing else: no API server, no
-container runtime, no process of the pods.
+It needs CAP_NET_ADMIN in the network namespace of the node (in a pod: hostNetwork) and nothing else: no API server,
+no container runtime, no process of the pods.
 """
 
 from __future__ import annotations

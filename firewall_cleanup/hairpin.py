@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from .errors import KernelError
+from .errors import KernelError, explain
 from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
 from .hairpin_target import Finder, everything, noted, outcome_of, target_of
 from .handlers._link_events import Stop, descriptor_of
@@ -131,6 +131,8 @@ def watch_hairpin(
             trouble = bad
             index = _index(handler, bridge)
             seconds = None if report.good else _RETRY_SECONDS
+            if any(outcome.status is HairpinStatus.GONE for outcome in report.outcomes):
+                seconds = 0.0  # perhaps only its other end was moved into its pod, which is no event of the port
 
             def matters(link: int, name: str, master: int, bridge_index: int = index) -> bool:
                 return name == bridge or bridge_index in {link, master}
@@ -178,8 +180,9 @@ def _guarded(
 
 
 def _refused(error: KernelError) -> HairpinOutcome:
-    denied = error.errno in {errno.EPERM, errno.EACCES}
-    return HairpinOutcome(HairpinStatus.DENIED if denied else HairpinStatus.FAILED, reason=error.strerror)
+    if error.errno in {errno.EPERM, errno.EACCES}:
+        return HairpinOutcome(HairpinStatus.DENIED, reason=explain(error.errno))
+    return HairpinOutcome(HairpinStatus.FAILED, reason=error.strerror)
 
 
 def _done(ports: PortConnection, port: Port, status: HairpinStatus) -> HairpinOutcome:
@@ -188,34 +191,32 @@ def _done(ports: PortConnection, port: Port, status: HairpinStatus) -> HairpinOu
     return HairpinOutcome(status, port.name, port.index, *names)
 
 
-def _same(ports: PortConnection, port: Port) -> Port | None:
-    """Return the port as it is now; None if it is gone, though another one may have its index."""
-    now = ports.port(port.index)
-    return now if now is not None and now.identity == port.identity and ports.other_end(now)[1] else None
-
-
 def _ensure(ports: PortConnection, port: Port) -> HairpinOutcome:
     """Note on the port that its hairpin mode is ours, then turn it on.
 
-    In this order a kill in between leaves no port that is on without a note.
+    In this order a kill in between leaves no port that is on without a note. The note is put on an index, which may
+    be another link's by then, so the link is looked at again; from then on the note tells that it is the same one.
     """
-    note, turned, refusal = None, False, _CHANGES
+    note, held, checked, refusal = None, None, False, _CHANGES
     try:
         for _ in range(_ROUNDS):
-            now = _same(ports, port)
-            if now is None:
+            now = ports.port(port.index)
+            if now is None or (now.identity != port.identity if held is None else held not in now.marks):
                 return outcome_of(port, HairpinStatus.GONE)
             if not now.on_bridge:
                 return outcome_of(now, HairpinStatus.NOT_A_PORT, "it was taken from its bridge meanwhile")
-            if now.hairpin and turned:
+            if now.hairpin and held is not None:
                 note = None
                 return _done(ports, now, HairpinStatus.ENABLED)
             if now.hairpin:  # perhaps only just, by somebody who was faster: then it is his
                 return _done(ports, now, HairpinStatus.ON)
+            checked = checked or ports.other_end(now)[1]
+            if not checked:
+                return outcome_of(port, HairpinStatus.GONE)
             try:
                 if now.marks:
                     ports.set_hairpin(now.marks[0], on=True)
-                    turned = True
+                    held = now.marks[0]
                 else:
                     note = ports.mark(now)
             except KernelError as error:
@@ -247,7 +248,9 @@ def _undo(ports: PortConnection, port: Port) -> HairpinOutcome:
 
 
 def _plan(ports: PortConnection, port: Port) -> HairpinOutcome:
-    return _done(ports, port, HairpinStatus.PLANNED)
+    # Asking for the other end could make the kernel give a number to this namespace: not when one only looks.
+    bridge = ports.port(port.master)
+    return HairpinOutcome(HairpinStatus.PLANNED, port.name, port.index, None if bridge is None else bridge.name)
 
 
 _CHANGES = "it changes faster than it can be set"

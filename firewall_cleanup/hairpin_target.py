@@ -111,6 +111,8 @@ def _of_bridge(ports: PortConnection, name: str) -> Found:
         if other is not None and other.master:
             reason = f"its other end {other.name} is a port on this node too"
             yield HairpinOutcome(HairpinStatus.JOINS, port.name, port.index, link.name, other.name, reason)
+        elif port.hairpin:  # most are, and it was read only just
+            yield HairpinOutcome(HairpinStatus.ON, port.name, port.index, link.name)
         else:
             yield port
 
@@ -133,16 +135,16 @@ def _kind(link: Port) -> str:
 
 def _of_namespace(handler: PortHandler, place: str | int, what: str) -> Found:
     try:
-        descriptor = os.dup(place) if isinstance(place, int) else os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = (
+            os.dup(place) if isinstance(place, int) else os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        )
     except OSError as error:
         yield _unopened(error, what)
         return
     try:
         status = os.fstat(descriptor)
         if (status.st_dev, status.st_ino) == handler.identity:
-            yield HairpinOutcome(
-                HairpinStatus.HOST_NETWORK, reason=f"{what} is in the network namespace of the bridges"
-            )
+            yield HairpinOutcome(HairpinStatus.HOST_NETWORK, reason="it is in the network namespace of the node")
         else:
             yield from _behind(handler.ports, descriptor, what)
     finally:
@@ -153,11 +155,9 @@ def _unopened(error: OSError, what: str) -> HairpinOutcome:
     if error.errno in {errno.ENOENT, errno.ESRCH, errno.ENOTDIR}:
         return HairpinOutcome(HairpinStatus.NOT_FOUND, reason=f"there is no {what}")
     if error.errno in {errno.EPERM, errno.EACCES}:
-        reason = (
-            f"{what}: {os.strerror(error.errno)} (of another user's process it needs CAP_SYS_PTRACE: run as root)"
-        )
+        reason = f"{os.strerror(error.errno)} (needs CAP_SYS_PTRACE if it is another user's: run as root)"
         return HairpinOutcome(HairpinStatus.DENIED, reason=reason)
-    return HairpinOutcome(HairpinStatus.FAILED, reason=f"{what}: {explain(error.errno or 0)}")
+    return HairpinOutcome(HairpinStatus.FAILED, reason=explain(error.errno or 0))
 
 
 def _behind(ports: PortConnection, descriptor: int, what: str) -> Found:

@@ -33,7 +33,13 @@ _QUIET = frozenset({HairpinStatus.ON, HairpinStatus.JOINS})
 def hairpin_lines(report: HairpinReport, *, verbose: bool = False) -> Iterator[Line]:
     """Yield a line for each port that was changed or is not as wanted (`verbose`: for each), or one for all."""
     shown = [o for o in report.outcomes if verbose or len(report.outcomes) == 1 or o.status not in _QUIET]
-    yield from (outcome_line(report, outcome) for outcome in shown)
+    alike: dict[tuple[object, ...], list[HairpinOutcome]] = {}
+    for number, outcome in enumerate(shown):
+        # What is wrong with many for the same reason is told once.
+        same = (outcome.status, outcome.reason) if not (outcome.status.good or verbose) else (number,)
+        alike.setdefault(same, []).append(outcome)
+    for first, *others in alike.values():
+        yield outcome_line(report, first, f" and {count(len(others), 'port')} more" if others else "")
     hidden = len(report.outcomes) - len(shown)
     if hidden:
         rest = " more" if shown else ""
@@ -42,10 +48,11 @@ def hairpin_lines(report: HairpinReport, *, verbose: bool = False) -> Iterator[L
         yield Line.of(0, escape(f"{report.target}: no port, nothing to do"), "good")
 
 
-def outcome_line(report: HairpinReport, outcome: HairpinOutcome) -> Line:
+def outcome_line(report: HairpinReport, outcome: HairpinOutcome, others: str = "") -> Line:
     """Return the line of one outcome: the port, with its bridge and its pod's end, what became of it, and why."""
     where = outcome.interface or report.target
     where += f" on {outcome.bridge}" if outcome.bridge else ""
     where += f" (to {outcome.pod_interface})" if outcome.pod_interface else ""
+    where += others
     why = f": {outcome.reason}" if outcome.reason else ""
     return Line.of(0, escape(f"{where}: {_WORDS[outcome.status]}{why}"), "good" if outcome.status.good else "bad")

@@ -21,7 +21,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from firewall_cleanup import Backend, cleanup_all
-from firewall_cleanup.cli import _parser
+from firewall_cleanup.cli import SUBCOMMANDS, _parser
+from firewall_cleanup.hairpin_cli import hairpin_parser
 from firewall_cleanup.handlers._namespace import Namespace
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.testing.node import Node
@@ -162,6 +163,14 @@ def test_commands_are_accepted():
         assert args.cleanup_config or args.check or args.restore, line
 
 
+def test_subcommands_are_accepted():
+    text = "".join(page.read_text() for page in PAGES) + MAN_PAGE.read_text()
+    found = re.findall(r"firewall-cleanup ensure-hairpin (-[^`\n|>]*)", text)
+    assert len(found) > 8
+    for line in found:
+        hairpin_parser().parse_args(shlex.split(line.replace("$$", "1"), comments=True))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^):]+)\)", page.read_text()):
@@ -201,15 +210,27 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str | None]:
     return found
 
 
-def test_the_man_page_has_all_options():
-    """In its list of options and, those that say what to do, in the synopsis; and it has no others."""
-    text = MAN_PAGE.read_text()
-    heads = re.findall(r"^\.It (Fl .*)$", text.partition(".Sh OPTIONS")[2].partition(".Sh ")[0], re.MULTILINE)
+def _documented(section: str) -> dict[str, str | None]:
+    """The options in a list of the man page, each with the name of its value."""
+    text = MAN_PAGE.read_text().partition(f".Sh {section}\n")[2].partition(".Sh ")[0]
     documented: dict[str, str | None] = {}
-    for head in heads:
+    for head in re.findall(r"^\.It (Fl .*)$", text, re.MULTILINE):
         flags, _, value = head.partition(" Ar ")
         for flag in re.findall(r"Fl (\S+)", flags.replace(" , ", " ")):
             documented["-" + flag.replace("\\-", "-")] = value.replace(" | ", "|").replace(" Ar ", "") or None
+    return documented
+
+
+def test_the_man_page_has_the_options_of_subcommands():
+    assert _documented("ENSURE-HAIRPIN") == _options(hairpin_parser())
+    synopsis = MAN_PAGE.read_text().partition(".Sh SYNOPSIS")[2].partition(".Sh ")[0]
+    assert all(f".Cm {name}\n" in synopsis for name in SUBCOMMANDS)
+
+
+def test_the_man_page_has_all_options():
+    """In its list of options and, those that say what to do, in the synopsis; and it has no others."""
+    text = MAN_PAGE.read_text()
+    documented = _documented("OPTIONS")
     assert documented == _options(_parser())
     synopsis = re.findall(r"Fl (\S+)", text.partition(".Sh SYNOPSIS")[2].partition(".Sh ")[0])
     assert {"-" + flag.replace("\\-", "-") for flag in synopsis} == set(documented) - {"-h", "--verbose"}

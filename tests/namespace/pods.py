@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
+from jsonschema import Draft202012Validator
 
 from firewall_cleanup.testing.namespaces import Sandbox
 
+DOCS = Path(__file__).parents[2] / "docs"
+SCHEMA = Draft202012Validator(json.loads((DOCS / "hairpin.schema.json").read_text()))
 BRIDGE = "kube-bridge"
 NODE_ADDRESSES = ("198.51.100.1/24", "2001:db8:7::1/64")
 

@@ -6,12 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from pods import BRIDGE, Node, Pod, ip
+from pods import BRIDGE, DOCS, SCHEMA, Node, Pod, ip
 from scenes import as_nobody
 
 from firewall_cleanup import (
@@ -34,9 +33,7 @@ from firewall_cleanup.text import summary
 
 pytestmark = pytest.mark.namespace
 
-_DOCS = Path(__file__).parents[2] / "docs"
-SCHEMA = Draft202012Validator(json.loads((_DOCS / "hairpin.schema.json").read_text()))
-REPORT = Draft202012Validator(json.loads((_DOCS / "report.schema.json").read_text()))
+REPORT = Draft202012Validator(json.loads((DOCS / "report.schema.json").read_text()))
 
 
 @pytest.fixture

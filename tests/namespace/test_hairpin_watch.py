@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from pods import BRIDGE, Node
-from test_hairpin import SCHEMA
+from pods import BRIDGE, SCHEMA, Node
 
 from firewall_cleanup import HairpinReport, NamespaceError, ensure_hairpin, watch_hairpin
 from firewall_cleanup.errors import KernelError
@@ -151,6 +150,26 @@ def test_events_of_other_links_are_no_work(node: Node, monkeypatch):
     assert 0 < len(read) < 15
 
 
+def test_a_port_whose_pod_comes_after_it(node: Node, new_sandbox, monkeypatch):
+    """Some runtimes attach one end first and then move the other one: it must not be taken for gone."""
+    pod, moved = new_sandbox(), threading.Event()
+    original = PortConnection.mark
+
+    def mark(self: PortConnection, port: Port) -> str:
+        if not moved.is_set():
+            moved.set()
+            node.ip(f"link set pod-end netns {pod.pid}")
+        return original(self, port)
+
+    monkeypatch.setattr(PortConnection, "mark", mark)
+    with watching(node) as watch:
+        assert watch.next() == {}
+        node.ip(f"link add veth7 master {BRIDGE} type veth peer name pod-end")
+        assert watch.next() == {"veth7": "enabled"}
+        assert moved.is_set()
+    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (True, 1)
+
+
 def test_trouble_is_told_once_and_tried_again(node: Node, monkeypatch):
     node.pod(7)
     refused = threading.Event()
@@ -234,7 +253,7 @@ def test_the_command_watches_until_it_is_told_to_stop(node: Node, undo: bool):
         rest = process.stdout.read()
         assert process.wait(SECONDS) == 0
     if undo:
-        assert first == "veth7 on kube-bridge (to eth0): hairpin mode is on already\n"
+        assert first == "veth7 on kube-bridge: hairpin mode is on already\n"
         assert second == "veth7 on kube-bridge (to eth0): hairpin mode turned on\n"
         assert rest == "veth7 on kube-bridge (to eth0): hairpin mode put back to off\n"
     else:

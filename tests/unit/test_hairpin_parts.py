@@ -232,6 +232,13 @@ def test_ports_as_wanted_are_counted():
     assert len(lines(ON, ENABLED, ON, verbose=True)) == 3
 
 
+def test_the_same_trouble_of_many_is_one_line():
+    bad = [HairpinOutcome(HairpinStatus.DENIED, f"veth{i}", i, reason="no right") for i in range(3)]
+    other = HairpinOutcome(HairpinStatus.FAILED, "veth9", 9, reason="no memory")
+    assert lines(*bad, other) == ["veth0 and 2 ports more: not permitted: no right", "veth9: failed: no memory"]
+    assert len(lines(*bad, other, verbose=True)) == 4
+
+
 # the command
 
 
