@@ -18,12 +18,13 @@ from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
 from .hairpin_target import Finder, everything, noted, outcome_of, target_of
 from .handlers._link_events import Stop, descriptor_of
 from .handlers._namespace import Namespace
-from .handlers._ports import IpAddress, Port, PortConnection, PortHandler
+from .handlers._ports import MARK, IpAddress, Port, PortConnection, PortHandler
 
 __all__ = ["ensure_hairpin", "undo_hairpin", "undo_in", "watch_hairpin"]
 
 # Each round reads a port and takes one step, so this many others may cross us.
 _ROUNDS = 12
+_Act = Callable[[PortConnection, Port], HairpinOutcome]
 _ALL = "all ports"
 # What could not be done is tried again although nothing happens.
 _RETRY_SECONDS = 30.0
@@ -62,7 +63,7 @@ def ensure_hairpin(
     """
     target, find = target_of(bridge, pid, pod_netns, interface, endpoint)
     with PortHandler.open(netns) as handler:
-        return _each(handler, target, find, _ensure)
+        return _each(handler, target, find, _ensurer())
 
 
 def undo_hairpin(
@@ -83,7 +84,7 @@ def undo_hairpin(
         target, of_target = target_of(bridge, None, None, interface, None)
         find = noted(of_target)
     with PortHandler.open(netns) as handler:
-        return _each(handler, target, find, _plan if dry_run else _undo)
+        return _each(handler, target, find, _plan if dry_run else _undoer())
 
 
 def undo_in(namespace: Namespace, *, dry_run: bool) -> HairpinReport:
@@ -93,7 +94,7 @@ def undo_in(namespace: Namespace, *, dry_run: bool) -> HairpinReport:
     except KernelError as error:
         return HairpinReport(_ALL, (_refused(error),))
     with handler:
-        return _each(handler, _ALL, noted(everything), _plan if dry_run else _undo)
+        return _each(handler, _ALL, noted(everything), _plan if dry_run else _undoer())
 
 
 def watch_hairpin(
@@ -123,8 +124,9 @@ def watch_hairpin(
     target, find = target_of(bridge, None, None, None, None)
     with PortHandler.open(netns) as handler, descriptor_of(stop) as stopped, handler.events() as events:
         trouble: list[HairpinOutcome] | None = None
+        ensure = _ensurer()  # one for all the time, so that a port that is attached again needs no second note
         while True:
-            report = _each(handler, target, find, _ensure)
+            report = _each(handler, target, find, ensure)
             bad = [outcome for outcome in report.outcomes if not outcome.status.good]
             if seen is not None and (report.changed or bad != trouble):
                 seen(report)
@@ -156,7 +158,7 @@ def _each(
     handler: PortHandler,
     target: str,
     find: Finder,
-    act: Callable[[PortConnection, Port], HairpinOutcome],
+    act: _Act,
 ) -> HairpinReport:
     outcomes: list[HairpinOutcome] = []
     try:
@@ -169,9 +171,7 @@ def _each(
     return HairpinReport(target, tuple(outcomes))
 
 
-def _guarded(
-    ports: PortConnection, port: Port, act: Callable[[PortConnection, Port], HairpinOutcome]
-) -> HairpinOutcome:
+def _guarded(ports: PortConnection, port: Port, act: _Act) -> HairpinOutcome:
     try:
         return act(ports, port)
     except KernelError as error:
@@ -191,60 +191,98 @@ def _done(ports: PortConnection, port: Port, status: HairpinStatus) -> HairpinOu
     return HairpinOutcome(status, port.name, port.index, *names)
 
 
-def _ensure(ports: PortConnection, port: Port) -> HairpinOutcome:
+def _ensurer() -> _Act:
+    """Return what turns a port on, with notes of its own: of two at a time, each takes back its own only."""
+    return _with_notes(_ensure)
+
+
+def _undoer() -> _Act:
+    """Return what puts a port back, with notes of its own."""
+    return _with_notes(_undo)
+
+
+def _with_notes(act: Callable[[PortConnection, Port, str], HairpinOutcome]) -> _Act:
+    # In a namespace no two links may have the same name.
+    own = f"{MARK}{os.urandom(4).hex()}"
+    return lambda ports, port: act(ports, port, f"{own}-{port.index}")
+
+
+def _ensure(ports: PortConnection, port: Port, note: str) -> HairpinOutcome:
     """Note on the port that its hairpin mode is ours, then turn it on.
 
     In this order a kill in between leaves no port that is on without a note. The note is put on an index, which may
     be another link's by then, so the link is looked at again; from then on the note tells that it is the same one.
     """
-    note, held, checked, refusal = None, None, False, _CHANGES
+    noted = turned = False
+    refusal = _CHANGES
     try:
         for _ in range(_ROUNDS):
             now = ports.port(port.index)
-            if now is None or (now.identity != port.identity if held is None else held not in now.marks):
+            ours = now is not None and note in now.marks
+            if now is None or (now.identity != port.identity and not (turned and ours)):
                 return outcome_of(port, HairpinStatus.GONE)
             if not now.on_bridge:
                 return outcome_of(now, HairpinStatus.NOT_A_PORT, "it was taken from its bridge meanwhile")
-            if now.hairpin and held is not None:
-                note = None
+            if now.hairpin and turned and ours:
+                noted = False
                 return _done(ports, now, HairpinStatus.ENABLED)
             if now.hairpin:  # perhaps only just, by somebody who was faster: then it is his
                 return _done(ports, now, HairpinStatus.ON)
-            checked = checked or ports.other_end(now)[1]
-            if not checked:
-                return outcome_of(port, HairpinStatus.GONE)
             try:
-                if now.marks:
-                    ports.set_hairpin(now.marks[0], on=True)
-                    held = now.marks[0]
+                if ours:
+                    ports.set_hairpin(note, on=True)
+                    turned = True
+                elif ports.other_end(now)[1]:
+                    ports.mark(now, note)
+                    noted = True
                 else:
-                    note = ports.mark(now)
+                    return outcome_of(port, HairpinStatus.GONE)
             except KernelError as error:
                 refusal = _passing(error)
         return outcome_of(port, HairpinStatus.FAILED, refusal)
     finally:
-        if note is not None:
+        if noted:
             with contextlib.suppress(KernelError):  # it went with the link
                 ports.unmark(port, note)
 
 
-def _undo(ports: PortConnection, port: Port) -> HairpinOutcome:
-    """Turn the hairpin mode off, then take the note away: a kill in between leaves the note to be found again."""
+def _undo(ports: PortConnection, port: Port, note: str) -> HairpinOutcome:
+    """Take over the port by a note of this call, take the others away, turn the hairpin mode off, take the note away.
+
+    So a run that turns it on meanwhile has lost its note and cannot, or has made a new one; and a kill at any moment
+    leaves a note to be found again.
+    """
+    added = held = False
     refusal = _CHANGES
-    for _ in range(_ROUNDS):
-        now = ports.port(port.index)
-        if now is None or now.identity != port.identity:
-            return outcome_of(port, HairpinStatus.GONE)
-        if not now.marks:
-            return _done(ports, now, HairpinStatus.PUT_BACK)
-        try:
-            if now.hairpin:
-                ports.set_hairpin(now.marks[0], on=False)
-            else:
-                ports.unmark(now, now.marks[0])
-        except KernelError as error:
-            refusal = _passing(error)
-    return outcome_of(port, HairpinStatus.FAILED, refusal)
+    try:
+        for _ in range(_ROUNDS):
+            now = ports.port(port.index)
+            ours = now is not None and note in now.marks
+            if now is None or (now.identity != port.identity and not (held and ours)):
+                return outcome_of(port, HairpinStatus.GONE)
+            others = [mark for mark in now.marks if mark != note]
+            if not others and not (held and ours):
+                return _done(ports, now, HairpinStatus.PUT_BACK)
+            try:
+                if not ours:
+                    ports.mark(now, note)
+                    added = True
+                    continue
+                held = True
+                if others:
+                    ports.unmark(now, others[0])
+                elif now.hairpin:
+                    ports.set_hairpin(note, on=False)
+                else:
+                    ports.unmark(now, note)
+                    return _done(ports, now, HairpinStatus.PUT_BACK)
+            except KernelError as error:
+                refusal = _passing(error)
+        return outcome_of(port, HairpinStatus.FAILED, refusal)
+    finally:
+        if added and not held:
+            with contextlib.suppress(KernelError):  # it went with the link
+                ports.unmark(port, note)
 
 
 def _plan(ports: PortConnection, port: Port) -> HairpinOutcome:

@@ -130,16 +130,13 @@ class PortConnection(RouteConnection):
             raise
         return other, other is not None and other.kind == "veth" and other.peer == port.index
 
-    def mark(self, port: Port) -> str:
-        """Note on the link that its hairpin mode is ours, and return the note. Raises KernelError."""
-        # One for each call: of two at a time, each takes back its own only.
-        name = MARK + os.urandom(4).hex()
+    def mark(self, port: Port, mark: str) -> None:
+        """Note on the link that its hairpin mode is ours, by a name that begins with MARK. Raises KernelError."""
         try:
-            self._netlink.request(_NEW_NAME, _alternative(port.index, name))
+            self._netlink.request(_NEW_NAME, _alternative(port.index, mark))
         except KernelError as error:
             what = "a note on the link of what is changed (an alternative name; Linux 5.5 or newer)"
             raise KernelError(error.errno or 0, what) from error
-        return name
 
     def unmark(self, port: Port, mark: str) -> None:
         """Take a note from the link. Raises KernelError."""

@@ -360,10 +360,10 @@ def test_one_port_that_fails_does_not_stop_the_others(node: Node, monkeypatch):
     node.pod(8)
     original = PortConnection.mark
 
-    def refuse(self: PortConnection, port: Port) -> str:
+    def refuse(self: PortConnection, port: Port, mark: str) -> None:
         if port.name == "veth7":
             raise KernelError(12, "a note")
-        return original(self, port)
+        original(self, port, mark)
 
     monkeypatch.setattr(PortConnection, "mark", refuse)
     report = ensure(node, bridge=BRIDGE)
@@ -375,7 +375,7 @@ def test_a_kernel_without_alternative_names_is_told(node: Node, monkeypatch):
     """Nothing is turned on that could not be noted."""
     node.pod(7)
 
-    def refuse(self: PortConnection, port: Port) -> str:
+    def refuse(self: PortConnection, port: Port, mark: str) -> None:
         raise KernelError(95, "a note on the link")
 
     monkeypatch.setattr(PortConnection, "mark", refuse)
@@ -447,7 +447,7 @@ def test_what_is_gone_needs_no_undoing(node: Node, target: dict[str, str]):
     assert (only(report).status, report.exit_code) == (HairpinStatus.GONE, 0)
 
 
-@pytest.mark.parametrize("step", ["set_hairpin", "unmark"])
+@pytest.mark.parametrize("step", ["mark", "set_hairpin", "unmark"])
 def test_a_run_that_was_killed_is_finished_by_the_next(node: Node, monkeypatch, step: str):
     node.pod(7)
 

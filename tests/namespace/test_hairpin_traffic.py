@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from pods import BRIDGE, NODE_ADDRESSES, Node, Pod
 
 from firewall_cleanup import ensure_hairpin, undo_hairpin, watch_hairpin
+from firewall_cleanup.handlers._ports import PortHandler
 from firewall_cleanup.testing.namespaces import Sandbox
 
 pytestmark = pytest.mark.namespace
@@ -122,3 +124,7 @@ def test_without_the_filter_on_bridges_it_is_not_needed(node: Node):
     with serving(node, pod, filtered="0") as call:
         assert not node.hairpin(pod.port)
         assert call() == CONNECTED
+        # By this traffic the node learned where the pod is, as a search for an endpoint may need it.
+        with PortHandler.open(node.path) as handler:
+            for address in pod.addresses:
+                assert handler.ports.learned(ipaddress.ip_address(address)) == {node.link(pod.port)["ifindex"]}

@@ -155,13 +155,13 @@ def test_a_port_whose_pod_comes_after_it(node: Node, new_sandbox, monkeypatch):
     pod, moved = new_sandbox(), threading.Event()
     original = PortConnection.mark
 
-    def mark(self: PortConnection, port: Port) -> str:
+    def move(self: PortConnection, port: Port, mark: str) -> None:
         if not moved.is_set():
             moved.set()
             node.ip(f"link set pod-end netns {pod.pid}")
-        return original(self, port)
+        original(self, port, mark)
 
-    monkeypatch.setattr(PortConnection, "mark", mark)
+    monkeypatch.setattr(PortConnection, "mark", move)
     with watching(node) as watch:
         assert watch.next() == {}
         node.ip(f"link add veth7 master {BRIDGE} type veth peer name pod-end")
@@ -175,10 +175,10 @@ def test_trouble_is_told_once_and_tried_again(node: Node, monkeypatch):
     refused = threading.Event()
     original = PortConnection.mark
 
-    def refuse(self: PortConnection, port: Port) -> str:
+    def refuse(self: PortConnection, port: Port, mark: str) -> None:
         if not refused.is_set():
             raise KernelError(12, "a note")
-        return original(self, port)
+        original(self, port, mark)
 
     monkeypatch.setattr(PortConnection, "mark", refuse)
     monkeypatch.setattr("firewall_cleanup.hairpin._RETRY_SECONDS", 0.05)
@@ -260,4 +260,4 @@ def test_the_command_watches_until_it_is_told_to_stop(node: Node, undo: bool):
         for line in (first, second):
             SCHEMA.validate(json.loads(line))
         assert rest == ""
-    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (not undo, int(not undo))
+    assert (node.hairpin("veth7"), bool(node.notes("veth7"))) == (not undo, not undo)
