@@ -10,8 +10,8 @@ no container runtime, no process of the pods.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
-import socket
 from collections.abc import Sequence
 
 from firewall_cleanup import HairpinReport, HairpinStatus, undo_hairpin, watch_hairpin
@@ -32,14 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("bridge")
     parser.add_argument("--keep", action="store_true", help="leave the hairpin mode on at the end")
     args = parser.parse_args(arguments)
-    # A handler may not do much: it makes a socket readable, for which the watch waits.
-    stop, wake = socket.socketpair()
+    # A handler may not do much: it makes a descriptor readable, for which the watch waits.
+    stop = os.eventfd(0)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: wake.send(b"\0"))
-    with stop, wake:
-        watch_hairpin(args.bridge, stop, seen=tell)
-        if not args.keep:
-            tell(undo_hairpin(bridge=args.bridge))
+        signal.signal(number, lambda *_: os.eventfd_write(stop, 1))
+    watch_hairpin(args.bridge, stop, seen=tell)
+    if not args.keep:
+        tell(undo_hairpin(bridge=args.bridge))
 
 
 if __name__ == "__main__":

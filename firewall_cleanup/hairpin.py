@@ -28,6 +28,8 @@ _Act = Callable[[PortConnection, Port], HairpinOutcome]
 _ALL = "all ports"
 # What could not be done is tried again although nothing happens.
 _RETRY_SECONDS = 30.0
+# What seemed to go may only have had its other end moved into its pod, which is no event of the port.
+_SOON_SECONDS = 0.2
 
 
 def ensure_hairpin(
@@ -134,7 +136,7 @@ def watch_hairpin(
             index = _index(handler, bridge)
             seconds = None if report.good else _RETRY_SECONDS
             if any(outcome.status is HairpinStatus.GONE for outcome in report.outcomes):
-                seconds = 0.0  # perhaps only its other end was moved into its pod, which is no event of the port
+                seconds = _SOON_SECONDS
 
             def matters(link: int, name: str, master: int, bridge_index: int = index) -> bool:
                 return name == bridge or bridge_index in {link, master}
@@ -154,12 +156,7 @@ def _index(handler: PortHandler, bridge: str) -> int:
 # What is done with each
 
 
-def _each(
-    handler: PortHandler,
-    target: str,
-    find: Finder,
-    act: _Act,
-) -> HairpinReport:
+def _each(handler: PortHandler, target: str, find: Finder, act: _Act) -> HairpinReport:
     outcomes: list[HairpinOutcome] = []
     try:
         found = find(handler)

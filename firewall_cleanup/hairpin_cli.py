@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -109,13 +108,13 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _signalled() -> Iterator[socket.socket]:
-    """Give a socket that becomes readable with SIGINT or SIGTERM; a second signal acts as it would have before."""
-    ours, theirs = socket.socketpair()
+def _signalled() -> Iterator[int]:
+    """Give a descriptor that becomes readable with SIGINT or SIGTERM; a second signal acts as it would have before."""
+    told = os.eventfd(0)
     before: dict[signal.Signals, Any] = {}
 
     def note(*_: object) -> None:
-        theirs.send(b"\0")
+        os.eventfd_write(told, 1)
         for each, handler in before.items():
             signal.signal(each, handler)
 
@@ -124,11 +123,11 @@ def _signalled() -> Iterator[socket.socket]:
         for number in _SIGNALS:
             signal.signal(number, note)
     try:
-        with ours, theirs:
-            yield ours
+        yield told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(told)
 
 
 def _show(report: HairpinReport, args: argparse.Namespace) -> int:
