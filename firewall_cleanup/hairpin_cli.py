@@ -109,7 +109,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _signalled() -> Iterator[int]:
-    """Give a descriptor that becomes readable with SIGINT or SIGTERM; a second signal acts as it would have before."""
+    """Give a descriptor that becomes readable with SIGINT or SIGTERM; a second signal acts as it did before."""
     told = os.eventfd(0)
     before: dict[signal.Signals, Any] = {}
 
