@@ -6,6 +6,9 @@
 ...     report.raise_for_residue()
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
 from .cli import add_cleanup_config, run_cleanup_config
 from .controllers import (
@@ -23,6 +26,10 @@ from .model import Backend, Controller, Family, FamilyState, Gap, Kind
 from .report import CleanupReport, Holder, Outcome, Status
 from .restore_report import Restored, RestoreOutcome, RestoreReport
 
+if TYPE_CHECKING:
+    from .hairpin import ensure_hairpin, undo_hairpin, watch_hairpin
+    from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
+
 __all__ = [
     "Backend",
     "BackupError",
@@ -32,6 +39,9 @@ __all__ = [
     "FamilyState",
     "FirewallCleanupError",
     "Gap",
+    "HairpinOutcome",
+    "HairpinReport",
+    "HairpinStatus",
     "Handlers",
     "Holder",
     "IpsetHandler",
@@ -55,6 +65,29 @@ __all__ = [
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "ensure_hairpin",
     "restore",
     "run_cleanup_config",
+    "undo_hairpin",
+    "watch_hairpin",
 ]
+
+# What a cleanup does not need is imported when it is asked for.
+_LATE = {
+    "HairpinOutcome": "hairpin_report",
+    "HairpinReport": "hairpin_report",
+    "HairpinStatus": "hairpin_report",
+    "ensure_hairpin": "hairpin",
+    "undo_hairpin": "hairpin",
+    "watch_hairpin": "hairpin",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -27,10 +27,13 @@ from .words import escape
 if TYPE_CHECKING:
     from .plan_text import Line
 
-__all__ = ["SUBCOMMANDS", "add_cleanup_config", "main", "run_cleanup_config"]
+__all__ = ["SUBCOMMANDS", "add_cleanup_config", "fail", "main", "print_text", "run_cleanup_config"]
 
-SUBCOMMANDS = {"ensure-address": "firewall_cleanup.service_command:ensure_address"}
-"""Commands of their own by the first word, each with the function that runs it, imported when it is used."""
+SUBCOMMANDS = {
+    "ensure-address": "firewall_cleanup.service_command:ensure_address",
+    "ensure-hairpin": "firewall_cleanup.hairpin_cli:hairpin_main",
+}
+"""What may be the first word of the command, each with the function that takes the rest and returns the status."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -72,6 +75,7 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
         help="how long to wait for the xtables lock, for the whole run (default: 30)",
     )
     add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
+    add("undo-hairpin", action="store_true", help="turn hairpin mode off where ensure-hairpin turned it on")
     add("backup", metavar="DIR", help="first write all that will be removed into a fresh folder of DIR")
     add("output", choices=["text", "json"], default="text", help="how to report (default: text)")
     short = () if prefix else ("-v",)
@@ -92,9 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firewall-cleanup",
         description="Remove from this node exactly what Kubernetes node networking left in the kernel.",
-        epilog=f"Commands of their own, each with --help: {', '.join(SUBCOMMANDS)}."
-        " Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made),"
-        " 1 residue or gaps, 2 usage, 128 + number after a signal.",
+        epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made),"
+        " 1 residue or gaps, 2 usage, 128 + number after a signal."
+        f" Duties of a node are commands of their own, each with --help: {', '.join(SUBCOMMANDS)}.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")
@@ -128,19 +132,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in SUBCOMMANDS:
         module, _, function = SUBCOMMANDS[words[0]].partition(":")
-        return int(getattr(importlib.import_module(module), function)(words[1:]))
+        status: int = getattr(importlib.import_module(module), function)(words[1:])
+        return status
     parser = _parser()
     args = parser.parse_args(words)
     controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
     components = args.component or list(COMPONENTS)
     if args.check:
-        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge
+        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge or args.cleanup_undo_hairpin
         if acts or args.cleanup_backup is not None or args.restore is not None:
             parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
         return _check(args, controllers, components)
     if args.restore is not None:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
-        if acts or args.cleanup_family or args.cleanup_remove_bridge or args.controller or args.component:
+        if (
+            acts
+            or args.cleanup_family
+            or args.cleanup_remove_bridge
+            or args.cleanup_undo_hairpin
+            or args.controller
+            or args.component
+        ):
             parser.error("argument --restore: it stands alone, but for --netns, --wait, --output and --verbose")
         return _restore(args)
     if not args.cleanup_config:
@@ -162,22 +174,26 @@ def run_cleanup_config(
     SIGINT and SIGTERM stop it between two steps (in the main thread, where Python handles signals); what was done
     until then is reported. The caller exits.
     """
+    chosen = tuple(controllers)
 
     def run(component: str, stopped: Callable[[], int | None]) -> CleanupReport:
         return cleanup(
             component=component,
-            controllers=controllers,
+            controllers=chosen,
             families=_families(args),
             netns=args.cleanup_netns,
             dry_run=args.cleanup_dry_run,
             wait=args.cleanup_wait,
             remove_bridge=args.cleanup_remove_bridge,
             backup=args.cleanup_backup,
+            undo_hairpin=args.cleanup_undo_hairpin,
             stopped=stopped,
         )
 
     if args.cleanup_dry_run and args.cleanup_backup is not None:
-        return _wrong("a dry run removes nothing, so there is nothing for a backup")
+        return fail("a dry run removes nothing, so there is nothing for a backup")
+    if args.cleanup_undo_hairpin and Controller.SERVICE_PROXY not in chosen:
+        return fail("hairpin mode is the service proxy's, which is not selected")
     return _run_each(run, args, components)
 
 
@@ -199,12 +215,13 @@ def _restore(args: argparse.Namespace) -> int:
         with _stop_signals() as stopped:
             report = restore(args.restore, netns=args.cleanup_netns, wait=args.cleanup_wait, stopped=stopped)
     except (NamespaceError, BackupError) as error:
-        return _wrong(error)
+        return fail(error)
     _print(report, args)
     return report.exit_code
 
 
-def _wrong(error: NamespaceError | BackupError | str) -> int:
+def fail(error: NamespaceError | BackupError | str) -> int:
+    """Print an error and return the exit status for it: 2, or 1 where a right is missing."""
     print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
     return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
 
@@ -223,7 +240,7 @@ def _run_each(
             try:
                 report = run(component, stopped)
             except NamespaceError as error:
-                return _wrong(error)
+                return fail(error)
             _print(report, args)
             status = max(status, report.exit_code)
     return status
@@ -234,7 +251,7 @@ def _print(report: CleanupReport | RestoreReport, args: argparse.Namespace) -> N
         if args.cleanup_output == "json":
             print(json.dumps(report.to_dict(), indent=1))
         else:
-            _print_text(_lines(report, verbose=args.cleanup_verbose))
+            print_text(_lines(report, verbose=args.cleanup_verbose))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; the work is done and its status still counts.
@@ -251,7 +268,8 @@ def _lines(report: CleanupReport | RestoreReport, *, verbose: bool) -> Iterator[
     return restore_lines(report, verbose=verbose)
 
 
-def _print_text(lines: Iterable[Line]) -> None:
+def print_text(lines: Iterable[Line]) -> None:
+    """Print lines, on a terminal in colour."""
     if sys.stdout.isatty():
         from .terminal import show  # noqa: PLC0415 - its import takes longer than most runs, and only a terminal needs it
 

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     wait: float
     remove_bridge: bool
     backup: str | os.PathLike[str] | None
+    undo_hairpin: bool
     stopped: Callable[[], int | None]
 
 
@@ -56,6 +57,7 @@ def cleanup(
     wait: float = 30.0,
     remove_bridge: bool = False,
     backup: str | os.PathLike[str] | None = None,
+    undo_hairpin: bool = False,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Remove what some controllers of a component left in the kernel, and nothing else.
@@ -71,6 +73,8 @@ def cleanup(
         remove_bridge: remove the pod bridge even if links (of pods) are attached to it; it is kept and reported else.
         backup: a directory for a backup of what is removed, for `restore`. It gets a fresh folder before the first
             change, if there is one to make; if that cannot be written, nothing is changed and a gap says why.
+        undo_hairpin: with the service proxy: also turn off the hairpin mode of ports where `ensure_hairpin` turned it
+            on, at the end.
         stopped: asked between steps; the number of a signal ends the call early, which the report says.
 
     Returns:
@@ -93,13 +97,22 @@ def cleanup(
         raise ValueError("families: expected members of Family, at least one")
     if backup is not None and dry_run:
         raise ValueError("backup: a dry run removes nothing")
+    if undo_hairpin and Controller.SERVICE_PROXY not in chosen:
+        raise ValueError("undo_hairpin: it is the service proxy's, which is not selected")
     software = _component(component)
     settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, stopped=stopped)
     place = None if netns is None else os.fspath(netns)
     with open_host(handlers, netns=place, families=wanted) as host:
         if backup is None:
-            return run(host, software, chosen, settings)
-        return _with_backup(host, software, chosen, settings, backup)
+            report = run(host, software, chosen, settings)
+        else:
+            report = _with_backup(host, software, chosen, settings, backup)
+        if undo_hairpin and report.interrupted is None:
+            from .hairpin import undo_in  # noqa: PLC0415 - most runs do not ask for it
+
+            hairpin = undo_in(host.namespace, dry_run=dry_run)
+            report = attrs.evolve(report, hairpin=hairpin, changed=report.changed or hairpin.changed)
+        return report
 
 
 def _with_backup(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -29,6 +29,9 @@ from .model import (
 from .ownership import Claims, RuleClaim
 from .proof import Proof
 from .rules import render
+
+if TYPE_CHECKING:
+    from .hairpin_report import HairpinReport
 
 __all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
@@ -144,7 +147,8 @@ class CleanupReport:
     that could not be read or written. A report is clean if nothing owned is left, and nothing unread, of what was
     selected; what another controller still needs (`kept`) is no residue. `check` tells that this is a dry run to
     learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
-    `proof` compares foreign state from before and after; None where nothing was changed.
+    `proof` compares foreign state from before and after; None where nothing was changed. `hairpin` says what became
+    of the hairpin mode of ports; None unless that was to be put back.
     """
 
     component: str
@@ -161,6 +165,7 @@ class CleanupReport:
     backup: str | None = None
     others: Mapping[str, int] = attrs.field(factory=dict)
     proof: Proof | None = None
+    hairpin: HairpinReport | None = None
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -182,14 +187,19 @@ class CleanupReport:
     @property
     def clean(self) -> bool:
         """Whether nothing owned is left and nothing was left unread, of what was selected."""
-        return not self.gaps and all(outcome.status is Status.KEPT for outcome in self.remaining)
+        kept = all(outcome.status is Status.KEPT for outcome in self.remaining)
+        return kept and self._complete
+
+    @property
+    def _complete(self) -> bool:
+        return not self.gaps and (self.hairpin is None or self.hairpin.ok)
 
     @property
     def exit_code(self) -> int:
         """0 if clean, for a dry run if the whole plan could be made; else 1. After a signal 128 + its number."""
         if self.interrupted is not None:
             return 128 + self.interrupted
-        return int(bool(self.gaps) if self.dry_run and not self.check else not self.clean)
+        return int(not (self._complete if self.dry_run and not self.check else self.clean))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it; documented in docs/json.md, `version` changes when a reader must."""
@@ -216,6 +226,8 @@ class CleanupReport:
             result["backup"] = self.backup
         if self.proof is not None:
             result["proof"] = self.proof.to_dict()
+        if self.hairpin is not None:
+            result["hairpin"] = self.hairpin.to_dict()
         if self.dry_run:
             result["others"] = dict(self.others)
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from .hairpin_text import hairpin_lines
 from .model import Gap, Kind
 from .plan_text import Line, grouped, left_lines, owner_of
 from .proof_text import proof_lines
@@ -28,6 +29,8 @@ def report_lines(report: CleanupReport, *, verbose: bool = False) -> Iterator[Li
     if report.backup is not None:
         yield Line.of(0, f"kept for --restore in {escape(report.backup)}", "reason")
     yield from _staying(report, verbose=verbose)
+    if report.hairpin is not None:
+        yield from hairpin_lines(report.hairpin, verbose=verbose)
     if report.gaps:
         yield Line.of(0, "not examined", "bad")
         yield from _gaps(report.gaps)

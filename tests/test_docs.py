@@ -21,7 +21,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 from firewall_cleanup import Backend, cleanup_all
-from firewall_cleanup.cli import _parser
+from firewall_cleanup.cli import SUBCOMMANDS, _parser
+from firewall_cleanup.hairpin_cli import hairpin_parser
 from firewall_cleanup.handlers._namespace import Namespace
 from firewall_cleanup.service_command import make_parser
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -156,7 +157,7 @@ def test_every_block_is_accounted_for(page: Path):
     assert page.read_text().count("```") == 2 * len(blocks(page))
 
 
-COMMANDS = {"ensure-address": make_parser}
+COMMANDS = {"ensure-address": make_parser, "ensure-hairpin": hairpin_parser}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -176,6 +177,12 @@ def test_the_man_page_has_all_options_of_commands(command: str):
     assert _documented(section) == _options(COMMANDS[command]())
 
 
+def test_the_man_page_has_all_commands():
+    synopsis = MAN_PAGE.read_text().partition(".Sh SYNOPSIS")[2].partition(".Sh ")[0]
+    assert all(f".Cm {name}\n" in synopsis for name in SUBCOMMANDS)
+    assert COMMANDS.keys() == SUBCOMMANDS.keys()
+
+
 def test_commands_are_accepted():
     """Also those in blocks that are not run, and in the text."""
     text = "".join(page.read_text() for page in PAGES)
@@ -184,6 +191,14 @@ def test_commands_are_accepted():
     for line in found:
         args = _parser().parse_args(shlex.split(line, comments=True))
         assert args.cleanup_config or args.check or args.restore, line
+
+
+def test_subcommands_are_accepted():
+    text = "".join(page.read_text() for page in PAGES) + MAN_PAGE.read_text()
+    found = re.findall(r"firewall-cleanup ensure-hairpin (-[^`\n|>]*)", text)
+    assert len(found) > 8
+    for line in found:
+        hairpin_parser().parse_args(shlex.split(line.replace("$$", "1"), comments=True))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

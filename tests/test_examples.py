@@ -22,6 +22,7 @@ from firewall_cleanup.testing.node import Node
 EXAMPLES = Path(__file__).parent.parent / "examples"
 CONTROLLER = [sys.executable, str(EXAMPLES / "controller.py")]
 SIDECAR = [sys.executable, str(EXAMPLES / "service_address_sidecar.py")]
+HAIRPIN = [sys.executable, str(EXAMPLES / "hairpin_watcher.py")]
 DEMO = [sys.executable, str(EXAMPLES / "demo_node.py")]
 
 
@@ -104,6 +105,26 @@ def test_a_sidecar_keeps_its_address(namespace: Sandbox):
 def test_a_sidecar_says_what_is_wrong_with_its_arguments():
     for words in ([], ["lo"], ["lo", "example.com"]):
         assert subprocess.run([*SIDECAR, *words], capture_output=True, check=False, timeout=60).returncode == 2
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_hairpin_watcher_watches_and_puts_back(namespace: Sandbox, keep: bool):
+    namespace.run("ip link add kube-bridge type bridge")
+    namespace.run("ip link add veth1 type veth peer name eth0")
+    words = [*HAIRPIN, "kube-bridge", *["--keep"] * keep]
+    with subprocess.Popen(
+        namespace.command(*words), env=namespace.environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        namespace.run("ip link set veth1 master kube-bridge")
+        assert process.stdout.readline() == "veth1: enabled\n"
+        namespace.run("ip link set veth1 nomaster && ip link set veth1 master kube-bridge")
+        assert process.stdout.readline() == "veth1: enabled\n"
+        process.terminate()
+        assert process.stdout.read() == ("" if keep else "veth1: put-back\n")
+        assert process.wait(60) == 0
+    state = "on" if keep else "off"
+    assert f"hairpin {state}" in namespace.run("ip -d link show veth1").stdout
 
 
 @pytest.mark.namespace

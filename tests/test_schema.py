@@ -14,7 +14,19 @@ from builders import LEGACY, POLICY, V4, V6, H, clean, host_node, key, node
 from jsonschema import Draft202012Validator, ValidationError
 from scenes import NODES, Scene, command, json_of
 
-from firewall_cleanup import Backend, Controller, Family, FamilyState, Gap, Kind, Restored, Status
+from firewall_cleanup import (
+    Backend,
+    Controller,
+    Family,
+    FamilyState,
+    Gap,
+    HairpinOutcome,
+    HairpinReport,
+    HairpinStatus,
+    Kind,
+    Restored,
+    Status,
+)
 from firewall_cleanup.model import IpSet, NativeTable
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.words import _EVIDENCE
@@ -53,7 +65,8 @@ def reports() -> Iterator[dict[str, Any]]:
         yield clean(node(gaps=(Gap("no", V4), Gap("no", None, Backend.NFT, "nat"))), dry_run=dry_run).to_dict()
         yield clean(host_node(), dry_run=dry_run).to_dict()
         yield clean(node(), dry_run=dry_run, stopped=lambda: 15).to_dict()
-    yield attrs.evolve(clean(node()), notes=("a file",), backup="/var/backups/x").to_dict()
+    hairpin = HairpinReport("all ports", (HairpinOutcome(HairpinStatus.PUT_BACK, "veth1", 4, "br0", "eth0"),))
+    yield attrs.evolve(clean(node()), notes=("a file",), backup="/var/backups/x", hairpin=hairpin).to_dict()
 
 
 def test_reports_are_valid() -> None:
@@ -135,3 +148,24 @@ def test_what_a_restore_prints_is_valid(sandbox: Sandbox, backend: Backend, tmp_
         report = json_of(command(sandbox, f"--restore={tmp_path}", "--output=json"))
         Draft202012Validator(RESTORE).validate(report)
         assert (report["complete"], report["changed"]) == (True, changed)
+
+
+# the report of the hairpin mode of ports
+
+HAIRPIN = json.loads((Path(__file__).parents[1] / "docs/hairpin.schema.json").read_text())
+
+
+def test_the_schema_of_hairpin_reports_has_the_words_of_the_code() -> None:
+    Draft202012Validator.check_schema(HAIRPIN)
+    outcome = HAIRPIN["properties"]["outcomes"]["items"]["properties"]
+    assert outcome["status"]["enum"] == [status.value for status in HairpinStatus]
+    for status in HairpinStatus:
+        report = HairpinReport("bridge br0", (HairpinOutcome(status, reason="why"),))
+        Draft202012Validator(HAIRPIN).validate(report.to_dict())
+        assert f"| `{status.value}` |" in (Path(__file__).parents[1] / "docs/json.md").read_text()
+
+
+def test_a_cleanup_has_the_same() -> None:
+    embedded = SCHEMA["$defs"]["hairpin"]
+    assert embedded == {key: HAIRPIN[key] for key in embedded}
+    assert {*HAIRPIN} - {*embedded} == {"$schema", "title", "description"}

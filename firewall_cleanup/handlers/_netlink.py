@@ -108,19 +108,24 @@ def acknowledged(request: bytes) -> bytes:
 class NetlinkSocket:
     """A netlink socket of one protocol, bound to the network namespace in which it was opened."""
 
-    def __init__(self, protocol: int = NETLINK_NETFILTER) -> None:
+    def __init__(self, protocol: int = NETLINK_NETFILTER, *, groups: int = 0, buffer: int = 8 << 20) -> None:
+        """Open the socket, as a member of these multicast groups (a bit mask). Raises OSError."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
         self._send_limit = 0
         try:
-            self._socket.bind((0, 0))
+            self._socket.bind((0, groups))
             # Errors come back without a copy of the request: a refused batch would not fit the receive buffer.
             self._socket.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _TIMEOUT_SECONDS, 0))
-            self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
+            self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, buffer)
         except OSError:
             self._socket.close()
             raise
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for it."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Close the socket; again is no error."""

@@ -65,6 +65,7 @@ def test_version() -> None:
             "import firewall_cleanup",
             "rich jsonschema hypothesis pyroute2 pytest ctypes concurrent.futures logging.handlers",
         ),
+        ("import firewall_cleanup", "firewall_cleanup.hairpin firewall_cleanup.hairpin_report"),
         ("from firewall_cleanup.testing import MemoryHost", "hypothesis pyroute2 pytest"),
         ("import firewall_cleanup.testing.node, firewall_cleanup.testing.memory", "hypothesis pytest"),
     ],

@@ -1,0 +1,45 @@
+"""A sidecar that keeps the pods of a bridge able to reach themselves through their own services.
+
+    python examples/hairpin_watcher.py kube-bridge           until SIGTERM; then it puts back what it turned on
+    python examples/hairpin_watcher.py kube-bridge --keep    leaves it on
+
+It needs CAP_NET_ADMIN in the network namespace of the node (in a pod: hostNetwork) and nothing else: no API server,
+no container runtime, no process of the pods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Sequence
+
+from firewall_cleanup import HairpinReport, HairpinStatus, undo_hairpin, watch_hairpin
+
+
+def tell(report: HairpinReport) -> None:
+    """Print what was changed, and what could not be."""
+    for outcome in report.outcomes:
+        if outcome.status is not HairpinStatus.ON:
+            where = outcome.interface or report.target
+            why = f": {outcome.reason}" if outcome.reason else ""
+            print(f"{where}: {outcome.status.value}{why}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Watch until SIGINT or SIGTERM."""
+    parser = argparse.ArgumentParser(description="Keep the pods of a bridge in hairpin mode.")
+    parser.add_argument("bridge")
+    parser.add_argument("--keep", action="store_true", help="leave the hairpin mode on at the end")
+    args = parser.parse_args(arguments)
+    # A handler may not do much: it makes a descriptor readable, for which the watch waits.
+    stop = os.eventfd(0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os.eventfd_write(stop, 1))
+    watch_hairpin(args.bridge, stop, seen=tell)
+    if not args.keep:
+        tell(undo_hairpin(bridge=args.bridge))
+
+
+if __name__ == "__main__":
+    main()
