@@ -17,7 +17,7 @@ from .controllers import (
     cleanup_service_proxy,
     restore,
 )
-from .errors import BackupError, FirewallCleanupError, NamespaceError, ResidueError
+from .errors import BackupError, FirewallCleanupError, NamespaceError, ResidueError, RootError
 from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
 from .report import CleanupReport, Holder, Outcome, Status
@@ -45,6 +45,7 @@ __all__ = [
     "RestoreOutcome",
     "RestoreReport",
     "Restored",
+    "RootError",
     "RoutingHandler",
     "Status",
     "__version__",

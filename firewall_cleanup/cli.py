@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .controllers import COMPONENTS, check, cleanup, restore
-from .errors import BackupError, NamespaceError
+from .errors import BackupError, NamespaceError, RootError
 from .model import Controller, Family
 from .report import CleanupReport
 from .restore_report import RestoreReport
@@ -66,6 +66,17 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
         default=30.0,
         metavar="SECONDS",
         help="how long to wait for the xtables lock, for the whole run (default: 30)",
+    )
+    add(
+        "wait-gone",
+        type=_seconds,
+        metavar="SECONDS",
+        help="first wait for running processes of the component to end; if one is still there then, change nothing",
+    )
+    add(
+        "root",
+        metavar="DIR",
+        help="where the node's root is mounted, to look at its processes and files (default: /)",
     )
     add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
     add("backup", metavar="DIR", help="first write all that will be removed into a fresh folder of DIR")
@@ -126,11 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     components = args.component or list(COMPONENTS)
     if args.check:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge
+        acts = acts or args.cleanup_wait_gone is not None
         if acts or args.cleanup_backup is not None or args.restore is not None:
             parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
         return _check(args, controllers, components)
     if args.restore is not None:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
+        acts = acts or args.cleanup_wait_gone is not None or args.cleanup_root is not None
         if acts or args.cleanup_family or args.cleanup_remove_bridge or args.controller or args.component:
             parser.error("argument --restore: it stands alone, but for --netns, --wait, --output and --verbose")
         return _restore(args)
@@ -164,11 +177,15 @@ def run_cleanup_config(
             wait=args.cleanup_wait,
             remove_bridge=args.cleanup_remove_bridge,
             backup=args.cleanup_backup,
+            wait_gone=args.cleanup_wait_gone,
+            root=args.cleanup_root,
             stopped=stopped,
         )
 
     if args.cleanup_dry_run and args.cleanup_backup is not None:
         return _wrong("a dry run removes nothing, so there is nothing for a backup")
+    if args.cleanup_dry_run and args.cleanup_wait_gone is not None:
+        return _wrong("a dry run changes nothing, so there is nobody to wait for; it names who runs")
     return _run_each(run, args, components)
 
 
@@ -179,6 +196,7 @@ def _check(args: argparse.Namespace, controllers: Iterable[Controller], componen
             controllers=controllers,
             families=_families(args),
             netns=args.cleanup_netns,
+            root=args.cleanup_root,
             stopped=stopped,
         )
 
@@ -195,7 +213,7 @@ def _restore(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _wrong(error: NamespaceError | BackupError | str) -> int:
+def _wrong(error: NamespaceError | RootError | BackupError | str) -> int:
     print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
     return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
 
@@ -213,7 +231,7 @@ def _run_each(
         for component in dict.fromkeys(components):
             try:
                 report = run(component, stopped)
-            except NamespaceError as error:
+            except (NamespaceError, RootError) as error:
                 return _wrong(error)
             _print(report, args)
             status = max(status, report.exit_code)

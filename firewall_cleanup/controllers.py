@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import TypedDict, Unpack
@@ -42,6 +43,8 @@ class Options(TypedDict, total=False):
     wait: float
     remove_bridge: bool
     backup: str | os.PathLike[str] | None
+    wait_gone: float | None
+    root: str | os.PathLike[str] | None
     stopped: Callable[[], int | None]
 
 
@@ -56,6 +59,8 @@ def cleanup(
     wait: float = 30.0,
     remove_bridge: bool = False,
     backup: str | os.PathLike[str] | None = None,
+    wait_gone: float | None = None,
+    root: str | os.PathLike[str] | None = None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Remove what some controllers of a component left in the kernel, and nothing else.
@@ -71,6 +76,9 @@ def cleanup(
         remove_bridge: remove the pod bridge even if links (of pods) are attached to it; it is kept and reported else.
         backup: a directory for a backup of what is removed, for `restore`. It gets a fresh folder before the first
             change, if there is one to make; if that cannot be written, nothing is changed and a gap says why.
+        wait_gone: seconds to wait for running processes of the component to end. If one is still there after that,
+            nothing is changed and a gap names it. None: they are named in `writers` of the report, and no obstacle.
+        root: where the root of the node is mounted, to look at its processes and its files; by default `/`.
         stopped: asked between steps; the number of a signal ends the call early, which the report says.
 
     Returns:
@@ -78,7 +86,8 @@ def cleanup(
         could not be removed is residue, and everything else was done.
 
     Raises:
-        ValueError: an argument is wrong; NamespaceError (a ValueError) if there is no such namespace.
+        ValueError: an argument is wrong; NamespaceError (a ValueError) if there is no such namespace, RootError (a
+            ValueError) if there is no such root.
 
     """
     chosen = frozenset(controllers)
@@ -93,10 +102,12 @@ def cleanup(
         raise ValueError("families: expected members of Family, at least one")
     if backup is not None and dry_run:
         raise ValueError("backup: a dry run removes nothing")
+    if wait_gone is not None and (dry_run or not 0 <= wait_gone < math.inf):
+        raise ValueError("wait_gone: a dry run waits for nobody" if dry_run else f"wait_gone: not {wait_gone!r}")
     software = _component(component)
-    settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, stopped=stopped)
-    place = None if netns is None else os.fspath(netns)
-    with open_host(handlers, netns=place, families=wanted) as host:
+    settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, wait_gone=wait_gone, stopped=stopped)
+    place, folder = (None if path is None else os.fspath(path) for path in (netns, root))
+    with open_host(handlers, netns=place, families=wanted, root=folder) as host:
         if backup is None:
             return run(host, software, chosen, settings)
         return _with_backup(host, software, chosen, settings, backup)
@@ -123,6 +134,7 @@ def check(
     component: str = KUBE_ROUTER.name,
     families: Iterable[Family] | None = None,
     netns: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Tell whether there is anything that `cleanup` would have to remove; change nothing, take no lock.
@@ -137,6 +149,7 @@ def check(
         families=families,
         netns=netns,
         dry_run=True,
+        root=root,
         stopped=stopped,
     )
     return attrs.evolve(report, check=True)

@@ -10,11 +10,12 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 
+from .boot_files import PLACES, BootFiles, find_saved
 from .components import Component
 from .errors import BackupError, BatchRefused, KernelError, LockBusy, StaleGeneration
 from .handlers._ipset import ENTRY_BUSY
@@ -40,6 +41,7 @@ from .plan import Plan, make_plan, others
 from .proof import Proof, prove, stood_still
 from .reading import Reader, Reading, text_of
 from .report import CleanupReport, Left, Status
+from .watching import Watch, names
 
 if TYPE_CHECKING:
     from .backup import Saver
@@ -62,13 +64,15 @@ class Settings:
     """How a run behaves: `wait` is the budget in seconds for all waiting for the xtables lock.
 
     `stopped` is asked between steps and gives the number of a signal that asks to stop. `saver` keeps what is going
-    to be removed. Time is a parameter.
+    to be removed. `wait_gone` is for how many seconds to wait for the component's processes to end; None: not at all.
+    Time is a parameter.
     """
 
     dry_run: bool = False
     wait: float = 30.0
     remove_bridge: bool = False
     saver: Saver | None = None
+    wait_gone: float | None = None
     stopped: Callable[[], int | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -105,8 +109,17 @@ class _Run:
         self.unsaved: str | None = None
         self.changed = False
         self.commits = 0  # of nf_tables
+        self.watch = Watch(host, component, controllers)
 
     def run(self) -> CleanupReport:
+        try:
+            if self.watch.still_running(self.settings.wait_gone, self.settings.clock, self.settings.stopped):
+                return self.not_begun()
+            return self.clean()
+        finally:
+            self.watch.close()
+
+    def clean(self) -> CleanupReport:
         first = self.read()
         if self.settings.dry_run:
             return self.report(first, gone=Claims())
@@ -209,6 +222,8 @@ class _Run:
                 break
             proofs = self.keep_proofs
             stage(reading)
+            if stage == self.apply_nft:
+                self.watch.listen()  # not before: our own batch would take twice the time
             if self.keep_proofs != proofs:
                 reading = self.saved(self.read())  # with a plan that keeps them
                 self.seen = self.seen.plus(reading.plan.selected)
@@ -433,6 +448,8 @@ class _Run:
         if signal is not None:
             stopped = Left(Status.FAILED, "interrupted before it was its turn")
             left = {place: left.get(place, stopped) for place in _places(here)}
+        if not self.settings.dry_run:
+            left.update(self._again(place for place in _places(here) if place not in left))
         gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stage_gaps)))
         families = {
             family: FamilyState.GAP if any(gap.family in {None, family} for gap in gaps) else state
@@ -451,7 +468,40 @@ class _Run:
             notes=self.notes(reading, gone),
             proof=proof,
             others=others(reading.found.snapshot, reading.found.claims) if self.settings.dry_run else {},
+            writers=self.watch.writers,
+            boot_files=self.boot_files(),
         )
+
+    def not_begun(self) -> CleanupReport:
+        """Report that the component's processes did not end in time."""
+        seconds = self.settings.wait_gone
+        who = names(self.watch.writers.running)
+        reason = f"{who} did not end within {seconds:g} s; nothing was changed, stop it first"
+        return CleanupReport(
+            component=self.component.name,
+            dry_run=False,
+            changed=False,
+            families=dict.fromkeys(self.host.families, FamilyState.GAP),
+            gaps=(Gap(reason, subsystem="processes"),),
+            writers=self.watch.writers,
+            boot_files=self.boot_files(),
+        )
+
+    def boot_files(self) -> BootFiles:
+        """Return what brings the selection back at boot."""
+        return find_saved(self.host.read_files(PLACES), self.component, self.controllers, self.families)
+
+    def _again(self, places: Iterable[object]) -> Iterator[tuple[object, Left]]:
+        """Yield why places of the selection are there again, where a writer can be named."""
+        self.watch.hear()
+        again = tuple(places)
+        if again:
+            self.watch.look()
+        for place in again:
+            key = _table_of(place)
+            reason = self.watch.why_again(None if key is None else key.backend)
+            if reason:
+                yield place, Left(Status.FAILED, reason)
 
     def notes(self, reading: _Reading, gone: Claims) -> tuple[str, ...]:
         """Return what of the selected controllers is not in the kernel, or not to be told from others' there."""

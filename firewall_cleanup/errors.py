@@ -15,6 +15,7 @@ __all__ = [
     "LockBusy",
     "NamespaceError",
     "ResidueError",
+    "RootError",
     "StaleGeneration",
     "ToolError",
 ]
@@ -30,6 +31,10 @@ class NamespaceError(FirewallCleanupError, ValueError):
     def __init__(self, message: str, code: int = _errno.ENOENT) -> None:
         super().__init__(message)
         self.errno = code
+
+
+class RootError(FirewallCleanupError, ValueError):
+    """The folder that was given as another root is none, or may not be entered."""
 
 
 class BackupError(FirewallCleanupError, ValueError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from .boot_files import BootFiles
 from .components import ItemClaim
 from .errors import ResidueError
 from .model import (
@@ -29,6 +30,7 @@ from .model import (
 from .ownership import Claims, RuleClaim
 from .proof import Proof
 from .rules import render
+from .writers import Writers
 
 __all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
@@ -144,7 +146,8 @@ class CleanupReport:
     that could not be read or written. A report is clean if nothing owned is left, and nothing unread, of what was
     selected; what another controller still needs (`kept`) is no residue. `check` tells that this is a dry run to
     learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
-    `proof` compares foreign state from before and after; None where nothing was changed.
+    `proof` compares foreign state from before and after; None where nothing was changed. `writers` are processes that
+    write such state again, `boot_files` what is saved of it for the next boot; neither makes a report less clean.
     """
 
     component: str
@@ -161,6 +164,8 @@ class CleanupReport:
     backup: str | None = None
     others: Mapping[str, int] = attrs.field(factory=dict)
     proof: Proof | None = None
+    writers: Writers = attrs.field(factory=Writers)
+    boot_files: BootFiles = attrs.field(factory=BootFiles)
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -216,6 +221,9 @@ class CleanupReport:
             result["backup"] = self.backup
         if self.proof is not None:
             result["proof"] = self.proof.to_dict()
+        result["writers"] = self.writers.to_dict()
+        if self.boot_files:
+            result["boot_files"] = self.boot_files.to_dict()
         if self.dry_run:
             result["others"] = dict(self.others)
         return result

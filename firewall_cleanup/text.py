@@ -10,6 +10,7 @@ from .plan_text import Line, grouped, left_lines, owner_of
 from .proof_text import proof_lines
 from .report import CleanupReport, Outcome, Status
 from .words import count, escape, noun
+from .writers_text import boot_lines, writer_lines
 
 __all__ = ["report_lines", "summary"]
 
@@ -24,6 +25,9 @@ def report_lines(report: CleanupReport, *, verbose: bool = False) -> Iterator[Li
 
     A dry run names what would go, and folds what is alike; a run and a check only count. `verbose` names everything.
     """
+    yield from writer_lines(report)
+    if report.gaps and all(gap.subsystem == "processes" for gap in report.gaps):
+        return  # it was not begun
     yield from _going(report, verbose=verbose)
     if report.backup is not None:
         yield Line.of(0, f"kept for --restore in {escape(report.backup)}", "reason")
@@ -34,6 +38,7 @@ def report_lines(report: CleanupReport, *, verbose: bool = False) -> Iterator[Li
     if report.notes:
         yield Line.of(0, "not removed by this tool", "title")
         yield from (Line.of(2, escape(note), "reason") for note in report.notes)
+    yield from boot_lines(report, verbose=verbose)
     if any(report.others.values()) and not report.check:
         words = (count(number, _OTHERS[kind]) for kind, number in report.others.items() if number)
         yield Line.of(0, f"foreign state seen, which stays: {', '.join(words)}", "reason")

@@ -15,9 +15,11 @@ from jsonschema import Draft202012Validator, ValidationError
 from scenes import NODES, Scene, command, json_of
 
 from firewall_cleanup import Backend, Controller, Family, FamilyState, Gap, Kind, Restored, Status
+from firewall_cleanup.boot_files import BootFiles, UnreadFile
 from firewall_cleanup.model import IpSet, NativeTable
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.words import _EVIDENCE
+from firewall_cleanup.writers import Commit, Commits, Process
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs/report.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -54,6 +56,12 @@ def reports() -> Iterator[dict[str, Any]]:
         yield clean(host_node(), dry_run=dry_run).to_dict()
         yield clean(node(), dry_run=dry_run, stopped=lambda: 15).to_dict()
     yield attrs.evolve(clean(node()), notes=("a file",), backup="/var/backups/x").to_dict()
+    saved = {"/etc/iptables/rules.v6": f"*filter\n:{POD} - [0:0]\n-A INPUT -j {POD}\nCOMMIT\n"}
+    written = Commits((Commit(7, 8, "iptables-nft-re"),), missed=True)
+    running = (Process(9, "kube-router", ("/usr/bin/kube-router",), here=None), Process(10, "k3s-server"))
+    yield clean(node({key(): text}, text_files=saved, running=running, commits=written)).to_dict()
+    unread = BootFiles(unread=(UnreadFile("/etc/rc.local", "Permission denied"),))
+    yield attrs.evolve(clean(node(), dry_run=True), boot_files=unread).to_dict()
 
 
 def test_reports_are_valid() -> None:
