@@ -10,12 +10,11 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 
-from .boot_files import PLACES, BootFiles, find_saved
 from .components import Component
 from .errors import BackupError, BatchRefused, KernelError, LockBusy, StaleGeneration
 from .handlers._ipset import ENTRY_BUSY
@@ -41,7 +40,7 @@ from .plan import Plan, make_plan, others
 from .proof import Proof, prove, stood_still
 from .reading import Reader, Reading, text_of
 from .report import CleanupReport, Left, Status
-from .watching import Watch, names
+from .watching import Watch
 
 if TYPE_CHECKING:
     from .backup import Saver
@@ -113,9 +112,8 @@ class _Run:
 
     def run(self) -> CleanupReport:
         try:
-            if self.watch.still_running(self.settings.wait_gone, self.settings.clock, self.settings.stopped):
-                return self.not_begun()
-            return self.clean()
+            wait, clock, stopped = self.settings.wait_gone, self.settings.clock, self.settings.stopped
+            return self.watch.not_begun(wait, clock, stopped) or self.clean()
         finally:
             self.watch.close()
 
@@ -449,7 +447,8 @@ class _Run:
             stopped = Left(Status.FAILED, "interrupted before it was its turn")
             left = {place: left.get(place, stopped) for place in _places(here)}
         if not self.settings.dry_run:
-            left.update(self._again(place for place in _places(here) if place not in left))
+            again = {place: _table_of(place) for place in _places(here) if place not in left}
+            left.update(self.watch.why_again(again))
         gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stage_gaps)))
         families = {
             family: FamilyState.GAP if any(gap.family in {None, family} for gap in gaps) else state
@@ -469,39 +468,8 @@ class _Run:
             proof=proof,
             others=others(reading.found.snapshot, reading.found.claims) if self.settings.dry_run else {},
             writers=self.watch.writers,
-            boot_files=self.boot_files(),
+            boot_files=self.watch.boot_files(),
         )
-
-    def not_begun(self) -> CleanupReport:
-        """Report that the component's processes did not end in time."""
-        seconds = self.settings.wait_gone
-        who = names(self.watch.writers.running)
-        reason = f"{who} did not end within {seconds:g} s; nothing was changed, stop it first"
-        return CleanupReport(
-            component=self.component.name,
-            dry_run=False,
-            changed=False,
-            families=dict.fromkeys(self.host.families, FamilyState.GAP),
-            gaps=(Gap(reason, subsystem="processes"),),
-            writers=self.watch.writers,
-            boot_files=self.boot_files(),
-        )
-
-    def boot_files(self) -> BootFiles:
-        """Return what brings the selection back at boot."""
-        return find_saved(self.host.read_files(PLACES), self.component, self.controllers, self.families)
-
-    def _again(self, places: Iterable[object]) -> Iterator[tuple[object, Left]]:
-        """Yield why places of the selection are there again, where a writer can be named."""
-        self.watch.hear()
-        again = tuple(places)
-        if again:
-            self.watch.look()
-        for place in again:
-            key = _table_of(place)
-            reason = self.watch.why_again(None if key is None else key.backend)
-            if reason:
-                yield place, Left(Status.FAILED, reason)
 
     def notes(self, reading: _Reading, gone: Claims) -> tuple[str, ...]:
         """Return what of the selected controllers is not in the kernel, or not to be told from others' there."""

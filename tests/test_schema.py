@@ -60,6 +60,7 @@ def reports() -> Iterator[dict[str, Any]]:
     written = Commits((Commit(7, 8, "iptables-nft-re"),), missed=True)
     running = (Process(9, "kube-router", ("/usr/bin/kube-router",), here=None), Process(10, "k3s-server"))
     yield clean(node({key(): text}, text_files=saved, running=running, commits=written)).to_dict()
+    yield clean(node({key(): text}, running=running), wait_gone=0.0).to_dict()
     unread = BootFiles(unread=(UnreadFile("/etc/rc.local", "Permission denied"),))
     yield attrs.evolve(clean(node(), dry_run=True), boot_files=unread).to_dict()
 

@@ -155,10 +155,10 @@ def _lines(
 ) -> Iterator[SavedLine]:
     from ._readers import READERS, judge  # noqa: PLC0415 - most nodes have no such file
 
-    entries = READERS[PLACES[file.asked]](file.text)
+    entries, rows = READERS[PLACES[file.asked]](file.text), file.text.split("\n")
     for number, found in sorted(judge(entries, component).items()):
         other = found.controller is not None and found.controller not in controllers
         if other or (found.family is not None and found.family not in families):
             continue
-        text = file.text.splitlines()[number - 1].strip()
+        text = rows[min(number, len(rows)) - 1].strip()
         yield SavedLine(component.name, file.path, number, text, found.evidence, found.detail, found.controller)

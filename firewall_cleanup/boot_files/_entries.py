@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -24,8 +25,7 @@ class ChainEntry:
     name: str
 
 
-@attrs.frozen
-class RuleEntry:
+class RuleEntry(NamedTuple):  # there may be 100,000
     """A line that makes a rule: its text (`-A CHAIN …`), or the rule itself where only its jump is known.
 
     `targets` has the word behind each `-j` and `-g`, also of one in a comment: the rule is parsed if that may matter.
@@ -34,7 +34,7 @@ class RuleEntry:
     line: int
     key: TableKey
     chain: str
-    targets: frozenset[str]
+    targets: Sequence[str]
     rule: str | Rule
 
 
@@ -144,7 +144,11 @@ def _table(
         if chain in owned:
             continue  # goes with the chain
         # A file may have 100,000 rules, and most can be no one's: they are not parsed.
-        read = [(entry.line, _rule(entry, owned)) for entry in own if chain in shaped or entry.targets & owned]
+        read = [
+            (entry.line, _rule(entry, owned))
+            for entry in own
+            if chain in shaped or not owned.isdisjoint(entry.targets)
+        ]
         known = [(line, rule) for line, rule in read if rule is not None]
         kept[chain] = tuple(rule for _line, rule in known)
         where.update((id_, line) for (id_, _rule), (line, _) in zip(rule_ids(key, kept[chain]), known, strict=True))

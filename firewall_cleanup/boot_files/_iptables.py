@@ -15,25 +15,29 @@ __all__ = ["command_entries", "ipset_entries", "rule_entry", "save_entries", "wo
 _CHAIN = re.compile(r":(\S+)\s+(\S+)")
 _RULE = re.compile(r"(?:\[\d+:\d+\]\s+)?(?:-A|-I|--append|--insert)\s+(\S+)(?:\s+\d+(?=\s))?(.*)")
 _NEW_CHAIN = re.compile(r"(?:-N|--new-chain|--new)\s+(\S+)")
-_TARGET = re.compile(r"(?:^|\s)(?:-j|-g|--jump|--goto)\s+(\S+)")
+_TARGET = re.compile(r"-(?:j|g|-jump|-goto)\s+(\S+)")
 
 
 def rule_entry(line: int, key: TableKey, chain: str, rest: str) -> RuleEntry:
     """Return the entry of a rule whose text after the chain is `rest`."""
-    return RuleEntry(line, key, chain, frozenset(_TARGET.findall(rest)), f"-A {chain} {rest.strip()}")
+    return RuleEntry(line, key, chain, _TARGET.findall(rest), f"-A {chain} {rest}")
 
 
 def save_entries(text: str, family: Family) -> Iterator[Entry]:
     """Yield what a file for `iptables-restore` makes."""
     key = None
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if line.startswith("*"):
             key = key_of(family, line[1:].strip())
         elif line == "COMMIT":
             key = None
-        elif key is not None and not line.startswith("#"):
-            yield from _entry(number, key, line)
+        elif key is not None:
+            if line.startswith("-A "):
+                chain, _, rest = line[3:].lstrip().partition(" ")
+                yield rule_entry(number, key, chain, rest)
+            elif not line.startswith("#"):
+                yield from _entry(number, key, line)
 
 
 def _entry(number: int, key: TableKey, line: str) -> Iterator[Entry]:
@@ -45,7 +49,7 @@ def _entry(number: int, key: TableKey, line: str) -> Iterator[Entry]:
 
 def ipset_entries(text: str) -> Iterator[Entry]:
     """Yield what a file for `ipset restore` makes."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         try:
             words = [word for word, _quoted in tokenize(line)]
         except ValueError:
@@ -72,7 +76,7 @@ _WORD = re.compile(r"[-_./:,!=+0-9A-Za-z]+")
 
 def command_entries(text: str) -> Iterator[Entry]:
     """Yield what plain calls of iptables, ip6tables and ipset in a script make; nothing is expanded or followed."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if "tables" not in line and "ipset" not in line:
             continue
         try:

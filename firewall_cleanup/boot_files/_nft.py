@@ -119,5 +119,5 @@ def _jump(words: list[_Word], key: TableKey, chain: str) -> Iterator[Entry]:
         if word.text in {"jump", "goto"} and not word.quoted:
             name = target.text
             rule = Rule(chain, target=Target(name, goto=word.text == "goto"), opaque=("nft",))
-            yield RuleEntry(word.line, key, chain, frozenset({name}), rule)
+            yield RuleEntry(word.line, key, chain, (name,), rule)
             return

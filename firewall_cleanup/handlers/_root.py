@@ -29,6 +29,7 @@ class Root:
         if not os.fspath(path):
             raise RootError("root: the name is empty; give the folder where the host's / is mounted")
         self.path = Path(path)
+        self._is_own = os.fspath(path) == "/"
         try:
             self._descriptor = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, ValueError) as error:  # ValueError: a null byte
@@ -57,6 +58,8 @@ class Root:
 
     def open(self, path: str, flags: int = _PATH) -> int:
         """Open a path inside; the descriptor is the caller's. Raises OSError."""
+        if self._is_own:
+            return os.open(f"/{path.lstrip('/')}", flags & ~os.O_NOFOLLOW)  # the kernel follows its links itself
         parts, links = deque(path.split("/")), 0
         folders = [os.dup(self._descriptor)]  # where we are, with the way back for ".."
         try:

@@ -238,6 +238,26 @@ def test_a_saved_node_is_found_line_by_line(made: Node, family: Family) -> None:
     assert len(shown) > 3
 
 
+@pytest.mark.parametrize("path", ["/etc/iptables/rules.v4", "/etc/nftables.conf", "/etc/firewalld/direct.xml"])
+@pytest.mark.parametrize("between", ["\f", "\u2028", "\v", "\x85", "\r"])
+def test_lines_are_those_of_an_editor(path: str, between: str) -> None:
+    """Only a line feed ends one: the number must lead to the line."""
+    texts = {
+        "/etc/iptables/rules.v4": f"# {between} x\n*filter\n:KUBE-ROUTER-INPUT - [0:0]\nCOMMIT\n",
+        "/etc/nftables.conf": f"# {between} x\n\nadd chain ip filter KUBE-ROUTER-INPUT\n",
+        "/etc/firewalld/direct.xml": "<a>\n\n<chain ipv='ipv4' table='filter' chain='KUBE-ROUTER-INPUT'/>\n</a>",
+    }
+    (line,) = found(path, texts[path]).lines
+    assert line.line == 3
+    assert "KUBE-ROUTER-INPUT" in line.text
+
+
+def test_a_line_that_xml_counts_otherwise_is_no_crash() -> None:
+    text = "<direct>\r\r<chain ipv='ipv4' table='filter' chain='KUBE-ROUTER-INPUT'/></direct>"
+    (line,) = found("/etc/firewalld/direct.xml", text).lines
+    assert "KUBE-ROUTER-INPUT" in line.text
+
+
 def test_every_place_has_a_reader() -> None:
     assert set(PLACES.values()) == set(READERS)
 
