@@ -6,402 +6,74 @@ outcome or a gap; the rest of the run goes on.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import attrs
 
 from .components import Component
-from .errors import BackupError, BatchRefused, KernelError, LockBusy, StaleGeneration
-from .handlers._ipset import ENTRY_BUSY
-from .handlers._xtables_lock import xtables_lock
 from .host import Host
-from .model import (
-    Backend,
-    Controller,
-    Family,
-    FamilyState,
-    FouPort,
-    Gap,
-    IpvsService,
-    Item,
-    Link,
-    NativeTable,
-    Snapshot,
-    TableChange,
-    TableKey,
-)
-from .ownership import Claims, claim
-from .plan import Plan, make_plan, others
+from .model import Backend, Controller, Family, FamilyState, IpvsService, Item, NativeTable, TableKey
+from .ownership import Claims
+from .plan import others
 from .proof import Proof, prove, stood_still
-from .reading import Reader, Reading, text_of
 from .report import CleanupReport, Left, Status
+from .stages import Planned, Settings, Stages
 from .watching import Watch
-
-if TYPE_CHECKING:
-    from .backup import Saver
 
 __all__ = ["Settings", "run"]
 
-_TRIES = 20
-# What deleting says of an object that is gone already.
-_GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
-# The kernel drops the references of deleted nf_tables rules some milliseconds after the batch.
-_SET_SECONDS = 3.0
 _UNPROVEN = Left(Status.FAILED, "it is still there, though what proved it is gone")
-_SET_SECONDS_IN_DOUBT = 0.5
-_SET_POLL_SECONDS = 0.002
-_SET_POLL_MOST_SECONDS = 0.05
-
-
-@attrs.frozen
-class Settings:
-    """How a run behaves: `wait` is the budget in seconds for all waiting for the xtables lock.
-
-    `stopped` is asked between steps and gives the number of a signal that asks to stop. `saver` keeps what is going
-    to be removed. `wait_gone` is for how many seconds to wait for the component's processes to end; None: not at all.
-    Time is a parameter.
-    """
-
-    dry_run: bool = False
-    wait: float = 30.0
-    remove_bridge: bool = False
-    saver: Saver | None = None
-    wait_gone: float | None = None
-    stopped: Callable[[], int | None] = lambda: None
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
-    lock: Callable[..., contextlib.AbstractContextManager[None]] = xtables_lock
-
-
-@attrs.frozen
-class _Reading:
-    found: Reading
-    plan: Plan
 
 
 def run(
     host: Host, component: Component, controllers: frozenset[Controller], settings: Settings | None = None
 ) -> CleanupReport:
     """Clean a host of what some controllers of a component own, and report."""
-    return _Run(host, component, controllers, settings or Settings()).run()
+    settings, watch = settings or Settings(), Watch(host, component, controllers)
+    try:
+        not_begun = watch.not_begun(settings.wait_gone, settings.clock, settings.stopped)
+        return not_begun or _Run(host, component, controllers, settings, watch).run()
+    finally:
+        watch.close()
 
 
 class _Run:
     def __init__(
-        self, host: Host, component: Component, controllers: frozenset[Controller], settings: Settings
+        self, host: Host, component: Component, controllers: frozenset[Controller], settings: Settings, watch: Watch
     ) -> None:
         self.host, self.component, self.controllers, self.settings = host, component, controllers, settings
-        self.families = frozenset(host.families)
-        self.deadline = settings.clock() + settings.wait
-        self.refusals: dict[tuple[object, str, object], Left] = {}
-        self.reader = Reader(host, component, controllers)
-        self.stage_errors: dict[Backend | TableKey, Left] = {}
-        self.stage_gaps: list[Gap] = []
-        self.seen = Claims()
-        self.failures: dict[object, Left] = {}
-        self.keep_proofs: str | None = None
-        self.unsaved: str | None = None
-        self.changed = False
-        self.commits = 0  # of nf_tables
-        self.watch = Watch(host, component, controllers)
+        self.watch = watch
+        self.stages = Stages(host, component, controllers, settings, after_nft=watch.listen)
 
     def run(self) -> CleanupReport:
-        try:
-            wait, clock, stopped = self.settings.wait_gone, self.settings.clock, self.settings.stopped
-            return self.watch.not_begun(wait, clock, stopped) or self.clean()
-        finally:
-            self.watch.close()
-
-    def clean(self) -> CleanupReport:
-        first = self.read()
+        stages = self.stages
+        first = stages.read()
         if self.settings.dry_run:
             return self.report(first, gone=Claims())
-        self.seen = first.plan.selected
+        stages.seen = first.plan.selected
         look = first.found.look()
-        with self.unless_unsaved():
-            self.apply(first)
-        if not self.changed and (self.unsaved or not first.plan.selected):
+        with stages.unless_unsaved():
+            stages.apply(first)
+        if not stages.changed and (stages.unsaved or not first.plan.selected):
             return self.report(first, gone=Claims())
-        last = self.read()
-        if self.newly_unused(last):
+        last = stages.read()
+        if stages.newly_unused(last):
             # A temporary set is owned only once nothing uses it, which was so only after the chains had gone.
-            self.seen = self.seen.plus(last.plan.selected)
-            with self.unless_unsaved():
-                self.apply_sets(self.saved(last))
-            last = self.read()
-        if not stood_still(look, last.found.look(), self.commits):
-            self.reader.look_at_all = True  # the rules of others have to be compared
-            last = self.read()
-        there = self.seen.there(last.found.snapshot)
-        owned = self.seen.plus(last.plan.selected)
-        concerned = self.reader.is_concerned
-        proof = prove(look, last.found.look(), owned, commits=self.commits, concerned=concerned)
-        gone = self._verified(self.seen.minus(there), last)
+            stages.seen = stages.seen.plus(last.plan.selected)
+            with stages.unless_unsaved():
+                stages.apply_sets(stages.saved(last))
+            last = stages.read()
+        if not stood_still(look, last.found.look(), stages.commits):
+            stages.reader.look_at_all = True  # the rules of others have to be compared
+            last = stages.read()
+        there = stages.seen.there(last.found.snapshot)
+        owned = stages.seen.plus(last.plan.selected)
+        concerned = stages.reader.is_concerned
+        proof = prove(look, last.found.look(), owned, commits=stages.commits, concerned=concerned)
+        gone = self._verified(stages.seen.minus(there), last)
         return self.report(last, gone=gone, unproven=there, first=first, proof=proof)
 
-    def newly_unused(self, reading: _Reading) -> bool:
-        """Tell whether there are sets to destroy now that were not owned before."""
-        going_on = self.settings.stopped() is None and self.unsaved is None
-        return going_on and any(n not in self.seen.sets for n in reading.plan.set_names())
-
-    # read
-
-    def read(self) -> _Reading:
-        reading = self.read_once()
-        held = [
-            place
-            for place in reading.plan.left
-            if isinstance(place, tuple) and isinstance(place[1], str) and place not in reading.plan.empty
-        ]
-        if held:
-            # A chain that something holds may be empty already: only its inside can tell.
-            self.reader.look_into.update((key.name, name) for key, name in held)
-            reading = self.read_once()
-        return reading
-
-    def read_once(self) -> _Reading:
-        found = self.reader.read()
-        return _Reading(found, self.plan(found.snapshot, found.claims))
-
-    def plan(self, snapshot: Snapshot, claims: Claims) -> Plan:
-        return make_plan(
-            snapshot,
-            claims,
-            controllers=self.controllers,
-            families=self.families,
-            refusals=self.refusals,
-            remove_bridge=self.settings.remove_bridge,
-            keep_proofs=self.keep_proofs,
-        )
-
-    # keep
-
-    def saved(self, reading: _Reading) -> _Reading:
-        """Keep what will be removed and return the reading that this is about, a new one if the node has moved.
-
-        Raises BackupError: nothing more may be removed then.
-        """
-        saver = self.settings.saver
-        for _ in range(_TRIES if saver is not None else 0):
-            try:
-                if saver is not None:
-                    saver.save(reading.found, reading.plan)
-            except StaleGeneration:
-                reading = self.read()
-                self.seen = self.seen.plus(reading.plan.selected)
-            else:
-                break
-        else:
-            if saver is not None:
-                raise BackupError(f"the backup cannot be complete: the node has changed each of the {_TRIES} times")
-        return reading
-
-    @contextlib.contextmanager
-    def unless_unsaved(self) -> Iterator[None]:
-        """Do what is inside up to where something could not be kept, and note that."""
-        try:
-            yield
-        except BackupError as error:
-            self.unsaved = str(error)
-            self.stage_gaps.append(Gap(self.unsaved, subsystem="backup"))
-
-    # apply
-
-    def apply(self, first: _Reading) -> None:
-        """Remove it all, stage by stage. Raises BackupError."""
-        reading = self.saved(first)
-        for stage in (self.apply_services, self.apply_nft, self.apply_legacy, self.apply_sets, self.apply_items):
-            if self.settings.stopped() is not None:
-                break
-            proofs = self.keep_proofs
-            stage(reading)
-            if stage == self.apply_nft:
-                self.watch.listen()  # not before: our own batch would take twice the time
-            if self.keep_proofs != proofs:
-                reading = self.saved(self.read())  # with a plan that keeps them
-                self.seen = self.seen.plus(reading.plan.selected)
-
-    def apply_services(self, reading: _Reading) -> None:
-        """Delete virtual services of IPVS one by one, while everything that proves them is still there."""
-        services = reading.plan.services()
-        for place, service in enumerate(services):
-            if self.settings.stopped() is not None:
-                return
-            self._delete(service)
-            if service in self.failures and reading.plan.selected.items[service].first:
-                # Those after it may be what proves it.
-                rest = Left(Status.FAILED, f"it may prove {service.name}, which could not be removed")
-                self.failures.update(dict.fromkeys(services[place + 1 :], rest))
-                break
-        if any(isinstance(item, IpvsService) for item in self.failures):
-            self.keep_proofs = "it proves IPVS services that could not be removed"
-
-    def apply_items(self, reading: _Reading) -> None:
-        """Delete policy rules, routes, FOU ports, addresses and links."""
-        if not reading.plan.items():
-            return
-        # Waiting for a lock may have taken long: a pod may hang on the bridge now.
-        reading = self.saved(self.read())
-        self.seen = self.seen.plus(reading.plan.selected)
-        for item in reading.plan.items():
-            if self.settings.stopped() is not None:
-                return
-            unfreed = {port.port for port in self.failures if isinstance(port, FouPort)}
-            if isinstance(item, Link) and item.encap_port in unfreed:
-                self.failures[item] = Left(Status.FAILED, "it proves a FOU port that could not be removed")
-                continue
-            self._delete(item)
-
-    def _delete(self, item: Item) -> None:
-        try:
-            self.host.delete(item)
-        except KernelError as error:
-            if error.errno not in _GONE:
-                self.failures[item] = _left(error.errno or 0, text_of(error))
-        else:
-            self.changed = True
-
-    def apply_nft(self, reading: _Reading) -> None:
-        """Remove rules, chains and tables of nf_tables in one batch, over both families."""
-        for _ in range(_TRIES):
-            change = reading.plan.nft_change()
-            if not reading.found.moving and (not change or reading.found.generation is None):
-                return
-            try:
-                if reading.found.generation is not None:
-                    self.host.commit_nft(change, reading.found.generation)
-                    self.changed = True
-                    self.commits += 1
-                    return
-            except StaleGeneration:
-                pass
-            except BatchRefused as refused:
-                self.note(refused)
-            except KernelError as error:
-                self.stage_errors[Backend.NFT] = _left(error.errno or 0, text_of(error))
-                return
-            if self.settings.stopped() is not None:
-                return
-            reading = self.saved(self.read())
-            self.seen = reading.plan.selected.plus(self.seen)
-            # What this reading shows may prove services that the one before it did not claim.
-            self.apply_services(reading)
-            if self.keep_proofs:
-                reading = self.saved(self.read())
-        reason = f"the ruleset was changed by somebody else each of the {_TRIES} times that we tried"
-        self.stage_gaps += [Gap(reason, family, Backend.NFT) for family in self.host.families]
-
-    @staticmethod
-    def known_change(key: TableKey, plan: Plan, reading: _Reading) -> TableChange:
-        """Leave out rules that prove services and are new: theirs were not looked for. The next run does."""
-        before = {found.rule for found in reading.plan.selected.rules.get(key, {}).values()}
-        found_now = plan.selected.rules.get(key, {}).values()
-        new = {found.rule for found in found_now if found.proves_services} - before
-        change = plan.table_change(key)
-        return attrs.evolve(change, rules=tuple(rule for rule in change.rules if rule not in new))
-
-    def note(self, refused: BatchRefused) -> None:
-        """Remember what the kernel refused, so that the next plan does without it."""
-        for place, code in refused.failures.items():
-            if code not in {errno.ENOENT, errno.EAGAIN}:
-                self.refusals[place] = _left(code, f"the kernel refused: {os.strerror(code)}")
-                table, kind, name = place
-                if isinstance(table, TableKey) and kind != "rule":
-                    self.reader.look_into.add((table.name, str(name)))
-
-    def apply_legacy(self, reading: _Reading) -> None:
-        """Remove rules and chains of the legacy tables, each in one commit under the xtables lock."""
-        for key in reading.plan.legacy_keys():
-            if self.settings.stopped() is not None:
-                return
-            try:
-                with self.settings.lock(
-                    self.deadline,
-                    give_up=lambda: self.settings.stopped() is not None,
-                    clock=self.settings.clock,
-                    sleep=self.settings.sleep,
-                ):
-                    self._apply_legacy_table(key, reading)
-            except LockBusy as error:
-                self.stage_gaps.append(Gap(str(error), key.family, Backend.LEGACY, key.name))
-            except KernelError as error:
-                self.stage_errors[key] = _left(error.errno or 0, text_of(error))
-                self.stage_gaps.append(Gap(text_of(error), key.family, Backend.LEGACY, key.name))
-
-    def _apply_legacy_table(self, key: TableKey, reading: _Reading) -> None:
-        for _ in range(_TRIES):
-            table, unsaved = reading.found.legacy.pop(key, None), None
-            if table is not None and table.is_current():
-                change = reading.plan.table_change(key)
-            else:
-                table = self.reader.open_legacy(key)
-                # What else proves ownership is as it was read: it goes later.
-                snapshot = self.reader.with_table(reading.found.snapshot, table)
-                # Texts were asked for before: iptables would wait for the lock that we hold.
-                plan = self.plan(snapshot, claim(snapshot, self.component))
-                change = self.known_change(key, plan, reading)
-                self.seen = self.seen.plus(attrs.evolve(plan.selected, sets={}, items={}))
-                unsaved = self.settings.saver
-            if not change:
-                return
-            try:
-                if unsaved is not None:
-                    unsaved.save_table(table, change, self.reader.set_names())
-                table.commit(change)
-            except StaleGeneration:
-                pass
-            except BatchRefused as refused:
-                self.note(refused)
-            except KernelError as error:
-                # Somebody who takes no lock changed the table.
-                if error.errno != errno.EAGAIN:
-                    raise
-            else:
-                self.changed = True
-                return
-        raise KernelError(errno.EAGAIN, f"legacy table {key.name}")
-
-    def apply_sets(self, reading: _Reading) -> None:
-        """Destroy the sets, waiting a moment for the kernel to let go of those whose rules went just now."""
-        pending = reading.plan.set_names()
-        if not pending:
-            return
-        settings = self.settings
-        # What is unread or refused may hold a set for good; the other sets still need a moment.
-        doubt = self.stage_gaps or self.stage_errors or self.refusals or reading.found.snapshot.gaps
-        deadline = settings.clock() + (_SET_SECONDS_IN_DOUBT if doubt else _SET_SECONDS)
-        pause = _SET_POLL_SECONDS
-        while True:
-            try:
-                failures = self.host.destroy_sets(pending)
-            except KernelError as error:
-                self.failures.update((name, _left(error.errno or 0, text_of(error))) for name in pending)
-                return
-            self.changed = self.changed or any(name not in failures for name in pending)
-            self.failures.update(
-                (name, _left(code, f"the kernel refused: {os.strerror(code) if code < ENTRY_BUSY else code}"))
-                for name, code in failures.items()
-                if code not in {errno.ENOENT, ENTRY_BUSY}
-            )
-            pending = tuple(name for name, code in failures.items() if code == ENTRY_BUSY)
-            waited = settings.clock() >= deadline or settings.stopped() is not None
-            if not pending or waited:
-                break
-            settings.sleep(pause)
-            pause = min(pause * 2, _SET_POLL_MOST_SECONDS)
-        reason = "in use by something that the rules that could be read do not show"
-        if doubt:
-            reason = "in use, perhaps by rules that could not be read or removed"
-        self.failures.update((name, Left(Status.IN_USE, reason)) for name in pending)
-
-    # verify and report
-
-    def _verified(self, gone: Claims, last: _Reading) -> Claims:
+    def _verified(self, gone: Claims, last: Planned) -> Claims:
         """Return what of `gone` is proven gone: what could not be read again is not."""
         gaps = last.found.snapshot.gaps
         if not gaps:
@@ -422,23 +94,23 @@ class _Run:
 
     def report(
         self,
-        reading: _Reading,
+        reading: Planned,
         *,
         gone: Claims,
         unproven: Claims | None = None,
-        first: _Reading | None = None,
+        first: Planned | None = None,
         proof: Proof | None = None,
     ) -> CleanupReport:
         """Report on what is gone, what is claimed now, and what is there but lost what proved it (`unproven`)."""
         here = reading.plan.selected
-        left: dict[object, Left] = dict(self.failures.items())
+        left: dict[object, Left] = dict(self.stages.failures)
         if unproven is not None and first is not None:
             # A temporary set that somebody has begun to use is his now.
             lost = attrs.evolve(unproven.minus(here), sets={})
             left.update((place, first.plan.left.get(place, _UNPROVEN)) for place in _places(lost))
             here = here.plus(lost)
-        left.update(self._stage_left(here))
-        if self.unsaved is not None:
+        left.update(self._part_left(here))
+        if self.stages.unsaved is not None:
             unsaved = Left(Status.FAILED, "not removed without a backup")
             left.update((place, unsaved) for place in _places(here) if place not in left)
         left.update(reading.plan.left)
@@ -449,7 +121,7 @@ class _Run:
         if not self.settings.dry_run:
             again = {place: _table_of(place) for place in _places(here) if place not in left}
             left.update(self.watch.why_again(again))
-        gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stage_gaps)))
+        gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stages.gaps)))
         families = {
             family: FamilyState.GAP if any(gap.family in {None, family} for gap in gaps) else state
             for family, state in reading.found.snapshot.families.items()
@@ -457,7 +129,7 @@ class _Run:
         return CleanupReport(
             component=self.component.name,
             dry_run=self.settings.dry_run,
-            changed=self.changed,
+            changed=self.stages.changed,
             families=families,
             gaps=gaps,
             gone=gone,
@@ -471,7 +143,7 @@ class _Run:
             boot_files=self.watch.boot_files(),
         )
 
-    def notes(self, reading: _Reading, gone: Claims) -> tuple[str, ...]:
+    def notes(self, reading: Planned, gone: Claims) -> tuple[str, ...]:
         """Return what of the selected controllers is not in the kernel, or not to be told from others' there."""
         if not self.controllers & self.component.item_controllers:
             return ()
@@ -479,14 +151,14 @@ class _Run:
         lasting = self.component.lasting if gone.items or reading.plan.selected.items else ""
         return (*found, lasting) if lasting else found
 
-    def _stage_left(self, selected: Claims) -> dict[object, Left]:
+    def _part_left(self, selected: Claims) -> dict[object, Left]:
         left: dict[object, Left] = {}
         for place in _places(selected):
             key = _table_of(place)
             if key is None:
                 continue
-            error = self.stage_errors.get(key) or self.stage_errors.get(key.backend)
-            gap = next((gap for gap in self.stage_gaps if gap.covers(key)), None)
+            error = self.stages.errors.get(key) or self.stages.errors.get(key.backend)
+            gap = next((gap for gap in self.stages.gaps if gap.covers(key)), None)
             if error is not None:
                 left[place] = error
             elif gap is not None:
@@ -513,11 +185,3 @@ def _table_of(place: object) -> TableKey | None:
     if isinstance(place, NativeTable):
         return TableKey(place.address_family or Family.IPV4, Backend.NFT, place.name)
     return place[0] if isinstance(place, tuple) and isinstance(place[0], TableKey) else None
-
-
-def _left(code: int, reason: str) -> Left:
-    if code in {errno.EPERM, errno.EACCES}:
-        return Left(Status.DENIED, reason)
-    if code in {errno.EBUSY, errno.EMLINK, ENTRY_BUSY}:
-        return Left(Status.IN_USE, reason)
-    return Left(Status.FAILED, reason)

@@ -267,11 +267,11 @@ class Blob:
         )
         with _Socket(self.key) as connection:
             cut.block[:_ROOM] = bytes(replacement)
+            head = bytes(_Named(name=self.info.name, number=replacement.num_entries))
+            places = [slice(number * _COUNTERS, (number + count) * _COUNTERS) for number, count in cut.kept]
             connection.set(_SET_REPLACE, cut.block)
-            # The kernel has set all counters to zero and has told what they were.
-            head = _Named(name=self.info.name, number=replacement.num_entries)
-            kept = (counted[number * _COUNTERS : (number + count) * _COUNTERS] for number, count in cut.kept)
-            connection.set(_SET_ADD_COUNTERS, bytearray(bytes(head) + b"".join(kept)))
+            # The kernel has set all counters to zero and has told what they were. Nothing else is done in between.
+            connection.set(_SET_ADD_COUNTERS, bytearray(b"".join([head, *map(counted.__getitem__, places)])))
 
 
 class Cut:

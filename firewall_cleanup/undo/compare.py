@@ -9,16 +9,25 @@ from typing import Any, TypeAlias
 import attrs
 
 from ..errors import BackupError
-from ..model import Backend, Family, Kind, NativeTable, TableKey
+from ..model import BUILTIN_CHAINS, Backend, Family, Kind, NativeTable, TableKey
 from .ip_text import identity, same_line
 from .ipvs_text import VirtualService
 from .rule_text import ForeignChain, TableText, inserted, is_same, placed
-from .saved import IP_FILES, Saved, SavedTable, members_without_time, plain_native, service_of
+from .saved import Saved, SavedTable, members_without_time, plain_native, service_of
 
-__all__ = ["BUILTIN", "Comparison", "Found", "Merged", "Object", "Place", "merge", "of_lines", "of_natives",
-           "of_services", "of_sets", "of_table"]  # fmt: skip
-
-BUILTIN = frozenset({"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"})
+__all__ = [
+    "Comparison",
+    "Found",
+    "Merged",
+    "Object",
+    "Place",
+    "merge",
+    "of_lines",
+    "of_natives",
+    "of_services",
+    "of_sets",
+    "of_table",
+]
 
 
 class Found(enum.Enum):
@@ -110,7 +119,7 @@ def of_table(
             declared.append(f":{name} - [0:0]")
             rules += lines
     for name, states in foreign.items():
-        if name not in chains and name not in BUILTIN:
+        if name not in chains and name not in BUILTIN_CHAINS[key.name]:
             objects.append(Object((key, name, 0), Kind.CHAIN, name, Found.ANOTHER, reason="it is gone", **where))
             continue
         for number, (i, line, is_there) in enumerate(placed(chains.get(name, ()), states)):
@@ -269,7 +278,3 @@ def services_to_make(
         first = next(VirtualService.parse(text).lines() for text in wanted.values() if service_of(text[0]) == name)
         head = found[0] if is_new else next(iter(first))
         yield VirtualService.parse((head, *(line for line in found if line.startswith("-a ")))), is_new
-
-
-# The order of files is that in which they are put back.
-FILES = tuple(IP_FILES)

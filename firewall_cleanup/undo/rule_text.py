@@ -160,7 +160,7 @@ class _Slot:
 
 def _place(slots: list[_Slot], state: ForeignChain) -> None:
     meanings = [_meaning(without_counters(line)) for line in state.rules]
-    found = _matching(meanings, slots)
+    found = _matching(meanings, state.removed, slots)
     removed = [i for i in state.removed if i not in found]
     # A rule that stands elsewhere by now was put there by somebody: there is no need for another one.
     taken = {id(slot) for slot in found.values()}
@@ -189,11 +189,39 @@ def _where(place: int, found: Mapping[int, _Slot], slots: list[_Slot]) -> int:
     return min(place, len(slots)) if behind is None else slots.index(found[behind])
 
 
-def _matching(meanings: list[object], slots: list[_Slot]) -> dict[int, _Slot]:
+def _matching(meanings: list[object], removed: Sequence[int], slots: list[_Slot]) -> dict[int, _Slot]:
     """Return which slot holds which rule of a state, in order, as far as they still agree."""
     numbers: dict[object, int] = {}
     # By number: comparing rules is slow.
     wanted = [numbers.setdefault(meaning, len(numbers)) for meaning in meanings]
     present = [numbers.setdefault(slot.meaning, len(numbers)) for slot in slots]
-    blocks = SequenceMatcher(None, wanted, present, autojunk=False).get_matching_blocks()
-    return {a + i: slots[b + i] for a, b, size in blocks for i in range(size)}
+    found = _with_others_between(wanted, set(removed), present)
+    if found is None:
+        blocks = SequenceMatcher(None, wanted, present, autojunk=False).get_matching_blocks()
+        found = {a + i: b + i for a, b, size in blocks for i in range(size)}
+    return {i: slots[place] for i, place in found.items()}
+
+
+def _with_others_between(wanted: list[int], removed: set[int], present: list[int]) -> dict[int, int] | None:
+    """Match a state with what is there if all that stayed is still there in its order, else return None.
+
+    This is exact where a chain has the same rule many times, of which a search for the longest block picks any.
+    """
+    gone = {wanted[i] for i in removed}
+    rest = (place for place, number in enumerate(present) if number not in gone)
+    found: dict[int, int] = {}
+    for i, number in enumerate(wanted):
+        if i not in removed:
+            place = next((place for place in rest if present[place] == number), None)
+            if place is None:
+                return None
+            found[i] = place
+    # What was removed may be there again, between the same neighbours.
+    end = len(present)
+    for i in range(len(wanted) - 1, -1, -1):
+        if i in found:
+            end = found[i]
+        elif end and present[end - 1] == wanted[i]:
+            end -= 1
+            found[i] = end
+    return found

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
 
 import pytest
-from scenes import ALL, NODES, Scene, clean, problems, without_counters
+from killer import Killer
+from scenes import ALL, NODES, Killed, Scene, clean, problems, without_counters
 
 from firewall_cleanup import Backend, Family
 from firewall_cleanup.testing.namespaces import Sandbox, State
@@ -20,55 +19,6 @@ pytestmark = pytest.mark.namespace
 ROUNDS = 20
 
 
-class Killer:
-    """A process that cleans a namespace in a child and kills it after a time."""
-
-    # Each line on its standard input is a namespace and a number of seconds.
-    SCRIPT = """
-import os, select, signal, sys, time
-from firewall_cleanup import cleanup_all
-for line in sys.stdin:
-    path, seconds = line.split()
-    began = time.monotonic()
-    child = os.fork()
-    if not child:
-        cleanup_all(netns=path, wait=20)
-        os._exit(0)
-    descriptor = os.pidfd_open(child)
-    ended, _, _ = select.select([descriptor], [], [], float(seconds))
-    if not ended:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    os.close(descriptor)
-    print(time.monotonic() - began, status, flush=True)
-"""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.SCRIPT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=sandbox.environment,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.process.communicate()
-        assert self.process.returncode == 0
-
-    def clean(self, sandbox: Sandbox, seconds: float) -> tuple[float, int]:
-        """Clean for at most so long; return the seconds that it took and the wait status."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{sandbox.path} {seconds}\n")
-        self.process.stdin.flush()
-        took, status = self.process.stdout.readline().split()
-        return float(took), int(status)
-
-
 def test_killed_at_any_moment(new_sandbox: Callable[..., Sandbox], backend: Backend):
     scene = Scene(NODES["default"], backend)
     wanted = new_sandbox()
@@ -76,19 +26,21 @@ def test_killed_at_any_moment(new_sandbox: Callable[..., Sandbox], backend: Back
     chance = random.Random(3)
     with Killer(wanted) as killer:
         with Sandbox() as sandbox:
-            scene.load(sandbox)
-            whole, status = killer.clean(sandbox, 60)
+            before = scene.load(sandbox)
+            whole, status = killer.run("clean", sandbox, 60)
             assert status == 0
             assert sandbox.state() == expected
         unfinished = 0
         for turn in range(ROUNDS):
             with Sandbox() as sandbox:
                 scene.load(sandbox)
-                killer.clean(sandbox, whole * (turn + chance.random()) / ROUNDS)
-                assert_neighbours_survive(sandbox.state(), expected)
+                killer.run("clean", sandbox, whole * (turn + chance.random()) / ROUNDS)
+                after = sandbox.state()
+                killed = Killed.of(before, after)
+                assert_neighbours_survive(killed.forgiven(after), killed.forgiven(expected))
                 report = clean(sandbox)
                 assert problems(report) == []
-                assert sandbox.state() == expected
+                assert killed.forgiven(sandbox.state()) == killed.forgiven(expected)
                 unfinished += report.changed
         assert unfinished, "every run had ended before it was killed"
 

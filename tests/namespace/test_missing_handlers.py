@@ -29,7 +29,7 @@ from firewall_cleanup import (
     cleanup_network_policy,
     cleanup_routing,
     cleanup_service_proxy,
-    engine,
+    stages,
 )
 from firewall_cleanup.errors import KernelError
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -272,7 +272,7 @@ def test_an_error_leaves_the_caller_where_it_was(sandbox: Sandbox, monkeypatch: 
     def fail(*_args, **_options):
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(engine, "make_plan", fail)
+    monkeypatch.setattr(stages, "make_plan", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         cleanup_all(netns=sandbox.path)
     with pytest.raises(RuntimeError, match="on purpose"), Handlers.open(netns=sandbox.path) as handlers:

@@ -12,10 +12,10 @@ import attrs
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
+from runs import ALL, clean, controllers
 
 from firewall_cleanup import Backend, CleanupReport, Controller, Family, Gap, Kind, Outcome, Status
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
-from firewall_cleanup.engine import Settings, run
 from firewall_cleanup.model import IpSet, Rule, Snapshot, Table, TableKey
 from firewall_cleanup.ownership import Claims, claim, rule_ids
 from firewall_cleanup.plan import make_plan
@@ -25,28 +25,7 @@ from firewall_cleanup.testing.strategies import Scenario
 
 pytestmark = pytest.mark.property
 
-ALL = frozenset(Controller)
 BOTH = frozenset(Family)
-
-
-class Clock:
-    """A clock that only sleeping moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def clean(host: MemoryHost, controllers: frozenset[Controller] = ALL, *, dry_run: bool = False) -> CleanupReport:
-    clock = Clock()
-    settings = Settings(dry_run=dry_run, clock=clock, sleep=clock.sleep, lock=host.lock)
-    report = run(host, KUBE_ROUTER, controllers, settings)
-    assert not host.locked
-    return report
 
 
 def exact(snapshot: Snapshot) -> object:
@@ -113,9 +92,6 @@ def named(found: Counter[object]) -> Counter[object]:
             for item, n in found.items()
         }
     )
-
-
-controllers = st.sets(st.sampled_from(tuple(Controller)), min_size=1).map(frozenset)
 
 
 @given(strategies.mixed_nodes(holders=True), controllers)

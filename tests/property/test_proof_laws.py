@@ -9,10 +9,10 @@ import attrs
 import pytest
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
+from runs import ALL, clean, controllers
 
-from firewall_cleanup import Backend, CleanupReport, Controller, Family
+from firewall_cleanup import Backend, Controller, Family
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
-from firewall_cleanup.engine import Settings, run
 from firewall_cleanup.model import IpSet, NativeTable, Policy, Snapshot, TableKey
 from firewall_cleanup.ownership import Claims
 from firewall_cleanup.proof import Proof, prove
@@ -21,26 +21,6 @@ from firewall_cleanup.testing import MemoryHost, strategies
 from firewall_cleanup.testing.strategies import Scenario
 
 pytestmark = pytest.mark.property
-
-ALL = frozenset(Controller)
-controllers = st.sets(st.sampled_from(tuple(Controller)), min_size=1).map(frozenset)
-
-
-class Clock:
-    """A clock that only sleeping moves."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def clean(host: MemoryHost, chosen: frozenset[Controller] = ALL, *, dry_run: bool = False) -> CleanupReport:
-    clock = Clock()
-    return run(host, KUBE_ROUTER, chosen, Settings(dry_run=dry_run, clock=clock, sleep=clock.sleep, lock=host.lock))
 
 
 def digest(host: MemoryHost, chosen: frozenset[Controller] = ALL) -> str:

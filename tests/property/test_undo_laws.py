@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from firewall_cleanup.undo.rule_text import ForeignChain, inserted, is_same, placed
@@ -32,6 +32,13 @@ def done(current: Sequence[str], states: Sequence[ForeignChain]) -> list[str]:
     return result
 
 
+def alike(*numbers: int, removed: tuple[int, ...]) -> ForeignChain:
+    return ForeignChain(tuple(f"[0:0] -A INPUT -p tcp -m tcp --dport {n} -j ACCEPT" for n in numbers), removed)
+
+
+# The same rule many times, of which any could be the neighbour.
+@example(state=alike(0, 1, 0, 0, removed=(1,)))
+@example(state=alike(1, 0, 2, 0, 0, 3, removed=(0, 2, 5)))
 @given(state=chains())
 def test_rules_come_back_to_their_places(state: ForeignChain) -> None:
     assert done(state.neighbours, [state]) == list(state.rules)

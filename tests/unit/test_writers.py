@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import attrs
 import pytest
-from builders import ALL, NFT, POLICY, PROXY, ROUTING, V6, Clock, clean, key, node
+from builders import ALL, LEGACY, NFT, POLICY, PROXY, ROUTING, V6, Clock, clean, key, node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,6 +150,14 @@ def test_it_is_waited_for() -> None:
     host = waiting(node(NODE, running=(KUBE_ROUTER_PROCESS,)), 3, clock)
     report = clean(host, clock=clock, wait_gone=5.0)
     assert (report.clean, report.changed, report.writers.running) == (True, True, ())
+
+
+def test_waiting_does_not_shorten_the_patience_for_the_lock() -> None:
+    clock = Clock()
+    table = key(backend=LEGACY)
+    host = waiting(node({table: NODE[key()]}, running=(KUBE_ROUTER_PROCESS,), lock_polls=3), 3, clock)
+    assert clean(host, clock=clock, wait_gone=5.0, wait=0.1).clean
+    assert clock.now > 3
 
 
 def test_it_is_not_waited_for_longer_and_nothing_is_changed() -> None:
