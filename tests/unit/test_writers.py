@@ -10,7 +10,7 @@ from builders import ALL, LEGACY, NFT, POLICY, PROXY, ROUTING, V6, Clock, clean,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firewall_cleanup import Controller, Status
+from firewall_cleanup import Controller, Status, cleanup
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
 from firewall_cleanup.model import IpSet
 from firewall_cleanup.testing import MemoryHost
@@ -172,6 +172,14 @@ def test_it_is_not_waited_for_longer_and_nothing_is_changed() -> None:
         "kube-router (pid 7), k3s (pid 8) did not end within 5 s; nothing was changed, stop it first"
     ]
     assert [gap["reason"] for gap in report.to_dict()["gaps"]] == list(summary(report))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_how_long_to_wait_is_checked(seconds: float) -> None:
+    with pytest.raises(ValueError, match="wait_gone"):
+        cleanup(wait_gone=seconds)
+    with pytest.raises(ValueError, match="a dry run waits for nobody"):
+        cleanup(wait_gone=1.0, dry_run=True)
 
 
 def test_without_patience_it_is_looked_for_once() -> None:
