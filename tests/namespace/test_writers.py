@@ -92,7 +92,7 @@ def test_the_controller_that_cleans_is_not_named(sandbox, kube_router, tmp_path)
     shell = tmp_path / "folder/kube-router"
     shell.parent.mkdir()
     shutil.copy(os.path.realpath(shutil.which("sh") or "/bin/sh"), shell)
-    script = f"{sys.executable} -m firewall_cleanup {CLEAN} --dry-run --output=json; exit $?"
+    script = f"{sys.executable} -m firewall_cleanup --check --output=json; exit $?"
     assert [found[0] for found in running(json_of(sandbox.run([str(shell), "-c", script])))] == [other.pid]
 
 

@@ -211,10 +211,11 @@ def test_a_signal_ends_the_waiting() -> None:
 )
 def test_who_made_it_again_is_named(commits: Commits, running: bool, reason: str) -> None:
     sets = [IpSet("kube-router-svip", "hash:ip", V6)]
-    host = node(NODE, sets, running=(KUBE_ROUTER_PROCESS,) if running else (), commits=commits)
+    host = node(NODE, sets, commits=commits)
 
     def write(step: str) -> None:
         if step == "sets":  # they go after the chains
+            host.running = (KUBE_ROUTER_PROCESS,) if running else ()  # it was not there before
             host.insert(key(), f"-A {CHAIN} -j ACCEPT")
 
     host.before_commit = write
