@@ -189,7 +189,8 @@ class _Script:
         self.starts.add("list_services")
         yield _comment("IPVS")
         for service in self.services:
-            yield f"service {_words(*_service_words(service))}"
+            place = "first" if self.claims.items[service].first else "last"
+            yield f"service {place} {_words(*_service_words(service))}"
 
     def _table(self, change: TableChange) -> Iterator[str]:
         key = change.key

@@ -317,6 +317,7 @@ destroy() {
 # == ipvs
 services=''
 services_left=0
+first_left=0
 
 # What proves to a later cleanup that services are owned goes only if all of them went.
 proves() {
@@ -337,15 +338,21 @@ list_services() {
     fi
 }
 
-# A service in the words of ipvsadm.
+# A service in the words of ipvsadm; those that are `first` are proven by the `last`, which stay while they do.
 service() {
+    place=$1
+    shift
     case "$newline$services" in *"$newline-A $* -s "*) ;; *) return 0 ;; esac
-    if said=$(ipvsadm -D "$@" 2>&1); then
+    if [ "$place-$first_left" = last-1 ]; then
+        left "IPVS service $*: it may prove one that could not be removed"
+    elif said=$(ipvsadm -D "$@" 2>&1); then
         say "IPVS service $*: done"
+        return 0
     else
-        services_left=1
         left "IPVS service $*: $said"
+        if [ "$place" = first ]; then first_left=1; fi
     fi
+    services_left=1
 }
 
 # == ip

@@ -90,7 +90,7 @@ def test_all_that_is_no_rule() -> None:
     lines = body(text)
     named = [line for line in lines if line.startswith("service ")]
     assert len(named) == sum(o.kind is Kind.IPVS_SERVICE and o.status is Status.PLANNED for o in report.outcomes)
-    assert "service -f 16051" in named
+    assert "service last -f 16051" in named
     assert "proves policy_rule -4 32764 78 'from all fwmark 0x3eb3'" in lines
     assert "proves policy_rule -4 32763 77 'from 10.244.0.0/24'" in lines
     assert "route -4 local 0.0.0.0/0 78 0 0 dev lo" in lines
@@ -106,10 +106,10 @@ def test_all_that_is_no_rule() -> None:
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (IpvsService(V4, "tcp", "10.0.0.1", 80), "service -t 10.0.0.1:80"),
-        (IpvsService(V4, "sctp", "10.0.0.1", 80), "service --sctp-service 10.0.0.1:80"),
-        (IpvsService(V6, "udp", "fd00::1", 53), "service -u '[fd00::1]:53'"),
-        (IpvsService(V6, mark=7), "service -f 7 -6"),
+        (IpvsService(V4, "tcp", "10.0.0.1", 80), "service last -t 10.0.0.1:80"),
+        (IpvsService(V4, "sctp", "10.0.0.1", 80), "service last --sctp-service 10.0.0.1:80"),
+        (IpvsService(V6, "udp", "fd00::1", 53), "service last -u '[fd00::1]:53'"),
+        (IpvsService(V6, mark=7), "service last -f 7 -6"),
         (PolicyRule(V6, 77, 100, source="fd00::1/128"), "policy_rule -6 100 77 'from fd00::1'"),
         (Route(V6, 77, "fd00::/64", 17, gateway="fe80::1", device="eth0", metric=1024),
          "route -6 unicast fd00::/64 77 17 1024 via fe80::1 dev eth0"),
