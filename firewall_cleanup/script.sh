@@ -25,6 +25,20 @@ in_list() {
 # Prints the names of the list $2, each behind the word $1.
 lines() { printf '%s\n' "$2" | awk -v word="$1" 'NF { print word " " $0 }'; }
 
+# Tells whether the kernel has a subsystem ($2 is a symbol of it). Asking one that it does not have would load it.
+loaded() {
+    if [ ! -e /proc/modules ] || [ -e "/sys/module/$1" ]; then return 0; fi
+    read -r release </proc/sys/kernel/osrelease
+    for file in "/lib/modules/$release/modules.builtin" /proc/kallsyms; do
+        if [ -r "$file" ]; then
+            awk -v end="/$1.ko" -v symbol="$2" '
+                substr($0, length($0) - length(end) + 1) == end || $3 == symbol { found = 1; exit } END { exit !found }
+            ' "$file"
+            return
+        fi
+    done
+}
+
 missing=''
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing, $1"; }
 
@@ -42,7 +56,7 @@ begin() {
 }
 
 finish() {
-    if [ "$1" -gt 0 ]; then say "left as planned: $1, named at the end of this script"; fi
+    if [ "$1" -gt 0 ]; then say "left by the plan, or not examined: $1, named at the end of this script"; fi
     if [ $((failed + $1)) -gt 0 ]; then
         say "not clean: $((failed + $1)) left"
         exit 1
@@ -90,6 +104,8 @@ list_chains() {
     seen='' mixed=''
     if [ "$backend" = legacy ]; then
         is_in "$(cat "$names" 2>/dev/null)" "$table" || return 0
+    else
+        loaded nf_tables nf_tables_newtable || return 0
     fi
     seen=$(saved_chains) && return 0
     seen=''
@@ -142,27 +158,14 @@ using() {
 
 sets=''
 list_sets() {
+    loaded ip_set ip_set_create || return 0
     sets=$(ipset list -n) || left "ipset: the sets cannot be listed, so rules that use them were not looked for"
-}
-
-# Whether there is such a rule; if that cannot be told, it says so.
-has_rule() {
-    is_in "$seen" "$1" || return 1
-    status=0
-    said=$("$iptables" -w "$wait" -t "$table" -C "$@" 2>&1) || status=$?
-    case $backend-$status in
-        *-0) return 0 ;;
-        *-1) ;; # it is not there
-        legacy-4) give_up ;;
-        *) left "$where: rule $*: $said" ;;
-    esac
-    return 1
 }
 
 gather() {
     count=$1
     shift
-    has_rule "$@" || return 0
+    is_in "$seen" "$1" || return 0
     line=-D
     for word; do
         case $word in
@@ -183,12 +186,19 @@ gather() {
 delete_rule() {
     count=$1
     shift
-    while [ "$count" -gt 0 ] && has_rule "$@"; do
-        said=$("$iptables" -w "$wait" -t "$table" -D "$@" 2>&1) || {
-            left "$where: rule $*: $said"
-            return 0
-        }
-        count=$((count - 1))
+    while [ "$count" -gt 0 ] && is_in "$seen" "$1"; do
+        status=0
+        said=$("$iptables" -w "$wait" -t "$table" -C "$@" 2>&1) || status=$?
+        if [ "$status" -eq 0 ]; then said=$("$iptables" -w "$wait" -t "$table" -D "$@" 2>&1) || status=$?; fi
+        case $backend-$status in
+            *-0) count=$((count - 1)) ;;
+            *-1) return 0 ;; # it is not there
+            legacy-4) give_up ;;
+            *)
+                left "$where: rule $*: $said"
+                return 0
+                ;;
+        esac
     done
 }
 
@@ -219,37 +229,29 @@ give_up() {
 # Does for the chains of the list $2 what $1 says, -F or -X, in as few commits as it takes when some are refused.
 each() (
     [ -n "$2" ] || exit 0
-    status=0
-    restore "$(lines "$1" "$2")" >/dev/null 2>&1 || status=$?
-    [ "$status" -ne 0 ] || exit 0
-    if [ "$backend-$status" = legacy-4 ]; then exit 1; fi # no lock, and not for the next one either
+    code=0
+    restore "$(lines "$1" "$2")" >/dev/null 2>&1 || code=$?
+    [ "$code" -ne 0 ] || exit 0
+    if [ "$backend-$code" = legacy-4 ]; then exit 1; fi # no lock, and not for the next one either
     half=$(($(printf '%s\n' "$2" | awk 'END { print NR }') / 2))
     [ "$half" -gt 0 ] || exit 0
     each "$1" "$(printf '%s\n' "$2" | awk -v half="$half" 'NR <= half')" || exit 1
     each "$1" "$(printf '%s\n' "$2" | awk -v half="$half" 'NR > half')"
 )
 
-# Removes what was gathered, in one commit; if that is refused, as much of it as is possible.
+# Removes what was gathered, in one commit. If that is refused because a rule is not there, it is left out; if it is
+# refused for something else, as much is removed as is possible.
 commit() {
-    [ -n "$batch$going$emptied" ] || return 0
     before=$failed
-    status=0
-    said=$(restore "$batch$(lines -F "$emptied$newline$going")$newline$(lines -X "$going")" 2>&1) || status=$?
-    if [ "$backend-$status" = legacy-4 ]; then
-        give_up
-        return 0
+    attempt
+    if [ "$status" -ne 0 ] && [ -n "$batch" ]; then
+        leave_out_what_is_gone
+        attempt
     fi
+    [ -n "$batch$going$emptied" ] || return 0
     if [ "$status" -ne 0 ]; then
         say "$where: not in one step: $said"
-        while IFS= read -r line; do
-            if [ -z "$line" ] || said=$(restore "$line" 2>&1); then continue; fi
-            status=0
-            restore "-C${line#-D}" >/dev/null 2>&1 || status=$?
-            case $status in 1 | 2) ;; *) left "$where: $line: $said" ;; esac
-        done <<LIST
-$batch
-LIST
-        if each -F "$emptied$newline$going"; then each -X "$going" || :; fi
+        step_by_step
     fi
     list_chains || left "$where: its chains cannot be listed again"
     still=$(printf '%s\n' "$going" | in_list "$seen")
@@ -261,9 +263,52 @@ LIST
     if [ "$failed" -eq "$before" ]; then say "$where: done"; fi
 }
 
+attempt() {
+    status=0
+    [ -n "$batch$going$emptied" ] || return 0
+    said=$(restore "$batch$(lines -F "$emptied$newline$going")$newline$(lines -X "$going")" 2>&1) || status=$?
+    if [ "$backend-$status" = legacy-4 ]; then
+        give_up
+        status=0
+    fi
+}
+
+leave_out_what_is_gone() {
+    all=$batch batch=''
+    while IFS= read -r line; do
+        [ -n "$line" ] || continue
+        status=0
+        said=$(restore "-C${line#-D}" 2>&1) || status=$?
+        case $backend-$status in
+            *-0) batch="$batch$line$newline" ;;
+            *-1) ;;
+            legacy-4)
+                give_up
+                return 0
+                ;;
+            *) left "$where: $line: $said" ;;
+        esac
+    done <<LIST
+$all
+LIST
+}
+
+step_by_step() {
+    while IFS= read -r line; do
+        if [ -z "$line" ] || said=$(restore "$line" 2>&1); then continue; fi
+        status=0
+        restore "-C${line#-D}" >/dev/null 2>&1 || status=$?
+        if [ "$status" -ne 1 ]; then left "$where: $line: $said"; fi
+    done <<LIST
+$batch
+LIST
+    if each -F "$emptied$newline$going"; then each -X "$going" || :; fi
+}
+
 # == nft
 # Deletes whole tables of nftables, from standard input, in one step.
 nft_tables() {
+    loaded nf_tables nf_tables_newtable || return 0
     if ! seen=$(nft list tables); then
         left "nftables: the tables cannot be listed"
         return 0
@@ -281,6 +326,7 @@ nft_tables() {
 # Destroys sets, from standard input. The kernel lets go of those of rules that just went after a moment.
 sets() {
     planned=$(cat)
+    loaded ip_set ip_set_create || return 0
     tries=0
     while :; do
         if ! seen=$(ipset list -n); then
@@ -415,6 +461,7 @@ route() {
 # A port for encapsulated packets, and -6 if it is one of IPv6.
 ports_left=' '
 fou_port() {
+    loaded fou __fou_build_header || return 0
     shown "FOU port $*" fou show || return 0
     printf '%s\n' "$shown" | awk -v port="$1" -v six="${2:+1}" '
         $1 == "port" && $2 == port && (index($0 " ", " -6 ") > 0) == (six == "1") { found = 1 } END { exit !found }

@@ -340,6 +340,20 @@ def test_rules_that_cannot_be_told_apart_are_left(sandbox: Sandbox) -> None:
     assert {(o.kind, o.text) for o in left} == {(o.kind, o.text) for o in there}
 
 
+def test_a_rule_that_this_iptables_does_not_understand(sandbox: Sandbox, backend: Backend) -> None:
+    """It is not taken for one that is not there; the others go."""
+    bare("default", backend).load(sandbox)
+    text = printed(sandbox).replace(" --random-fully", " --option-of-tomorrow")
+    status, said = run(sandbox, text)
+    assert status == 1
+    told = [line for line in said.splitlines() if line.startswith("left: ip")]
+    assert told
+    assert all("--option-of-tomorrow" in line for line in told)
+    left = [o for o in clean(sandbox, dry_run=True).outcomes if o.kind is Kind.RULE]
+    assert [o.name for o in left] == ["POSTROUTING", "POSTROUTING"]
+    assert all("--random-fully" in (o.text or "") for o in left)
+
+
 def test_a_program_is_missing(sandbox: Sandbox) -> None:
     before = bare("default", Backend.NFT).load(sandbox)
     text = printed(sandbox).replace("need ipset\n", "need ipset-of-nowhere\nneed_iptables iptables none\n")
