@@ -1,17 +1,16 @@
 """A plan as a POSIX shell script of standard commands, for a machine where nothing can be installed. Pure.
 
 The script names every object, looks whether it is there before it removes it, and goes on after what it cannot
-remove. Its functions are in `script.sh`, in parts; a script has those that it needs.
+remove. Its functions are in the files of `shell`; a script has those that it needs.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.resources
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ._version import __version__
 from .model import (
@@ -57,7 +56,7 @@ _WAIT = "# Seconds to wait for the xtables lock, each time.\nwait={}\n"
 _PROGRAMS = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 _FLAGS = {Family.IPV4: "-4", Family.IPV6: "-6"}
 _ROUTE_TYPES = {1: "unicast", 2: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
-# The parts of script.sh, and the programs that each needs.
+# The files of functions.
 _PARTS = ("always", "iptables", "nft", "ipset", "ipvs", "ip")
 # A name that stands in a list, one a line; those of the components are all of this kind.
 _NAME = re.compile(r"[!-~]+")
@@ -99,13 +98,12 @@ def script(reports: Iterable[CleanupReport], *, wait: float = 30.0) -> str:
         size=count(planned, "object"),
         version=__version__,
     )
-    functions = _functions()
     main = [*sorted(needs), "begin", *sorted(starts), *body, f"finish {unfinished}"]
     return "\n".join(
         (
             head,
             *([_WAIT.format(max(int(wait), 1))] if "iptables" in parts else []),
-            *(functions[name] for name in _PARTS if name in parts),
+            *(_functions(name) for name in _PARTS if name in parts),
             "# Nothing is done before the whole script was read.",
             "main() {",
             *main,
@@ -117,11 +115,8 @@ def script(reports: Iterable[CleanupReport], *, wait: float = 30.0) -> str:
     )
 
 
-@functools.cache
-def _functions() -> Mapping[str, str]:
-    text = importlib.resources.files(__package__).joinpath("script.sh").read_text("utf-8")
-    _nothing, *found = re.split(r"^# == (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(found[::2], found[1::2], strict=True))
+def _functions(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath("shell", f"{name}.sh").read_text("utf-8")
 
 
 def _words(*words: object) -> str:
@@ -148,7 +143,7 @@ def _list(command: str, names: Iterable[str]) -> Iterator[str]:
 class _Script:
     """The part of a script that does one plan.
 
-    `parts` of script.sh, lines that check what it `needs`, and those with which it `starts` are gathered.
+    `parts` of the functions, lines that check what it `needs`, and those with which it `starts` are gathered.
     """
 
     def __init__(self, report: CleanupReport) -> None:

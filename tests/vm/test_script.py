@@ -43,7 +43,7 @@ def test_it_does_what_the_cleanup_does(fresh: Callable[[], None], backend: str, 
 
     assert status == 0, said
     assert same(wanted, after) == []
-    assert again == (0, "ipset: done\nclean: nothing of this plan is left\n")
+    assert again == (0, "clean: nothing of this plan is left\n")
     assert replay.differences(after, replay.state()) == []
     assert cleanup_all(dry_run=True).outcomes == ()
 
@@ -152,5 +152,5 @@ def test_nothing_is_loaded_by_looking(fresh: Callable[[], None]) -> None:  # noq
     fresh()
     feed("link set lo up\n", "ip", "-batch", "-")
     before = replay.state()
-    assert run(text) == (0, "ipset: done\nclean: nothing of this plan is left\n")
+    assert run(text) == (0, "clean: nothing of this plan is left\n")
     assert replay.differences(before, replay.state()) == []
