@@ -16,8 +16,13 @@ import pytest
 import test_routing as routing
 from scenes import NODES, SELECTIONS, Scene, as_nobody, clean, command, problems, without_counters
 
-from firewall_cleanup import Backend, Family, Kind
+from firewall_cleanup import Backend, Controller, Family, Kind
+from firewall_cleanup.components.kube_router import KUBE_ROUTER
+from firewall_cleanup.dumps import read_dumps
+from firewall_cleanup.engine import Settings
+from firewall_cleanup.engine import run as run_engine
 from firewall_cleanup.script import script
+from firewall_cleanup.testing.memory import MemoryHost
 from firewall_cleanup.testing.namespaces import Sandbox, State
 from firewall_cleanup.testing.node import short_hash
 
@@ -112,6 +117,18 @@ def test_one_family(two: Two) -> None:
     text = printed(one, families=[Family.IPV6])
     clean(other, families=[Family.IPV6])
     assert clean_by(one, text)
+    assert equal(one, other)
+
+
+def test_a_plan_of_what_the_tools_printed(two: Two, backend: Backend) -> None:
+    """Made elsewhere, from files, without handles and messages of this kernel."""
+    one, other = two(bare("historic", backend))
+    state = one.state()
+    files = {"ipset-save": state.sets, **{name: text for name, text in state.rules.items() if text}}
+    host = MemoryHost(read_dumps(files))
+    text = script([run_engine(host, KUBE_ROUTER, frozenset(Controller), Settings(dry_run=True))])
+    assert clean_by(one, text)
+    clean(other)
     assert equal(one, other)
 
 
