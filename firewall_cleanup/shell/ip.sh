@@ -50,6 +50,12 @@ route() {
     shift 6
     shown "route $to table $number" \
         "$flag" route show table "$number" type "$type" exact "$to" proto "$protocol" "$@" || return 0
+    # Without a metric, any will do for the kernel.
+    printf '%s\n' "$shown" | awk -v wanted="$flag $metric" '
+        { metric = 0; for (i = 1; i < NF; i++) if ($i == "metric") metric = $(i + 1) }
+        wanted == "-6 0" || wanted == "-4 " metric || wanted == "-6 " metric { found = 1 }
+        END { exit !found }
+    ' || return 0
     if [ "$metric" -gt 0 ]; then set -- "$@" metric "$metric"; fi
     try "$what" "$flag" route del "$type" "$to" table "$number" proto "$protocol" "$@" || :
 }

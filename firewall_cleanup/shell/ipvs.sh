@@ -1,4 +1,5 @@
 services=''
+taken=''
 services_left=0
 first_left=0
 
@@ -19,6 +20,8 @@ list_services() {
         left "IPVS: the services cannot be listed"
         services_left=1
     fi
+    # kube-proxy has the addresses that it serves on a link of its own.
+    taken=$(ip -o addr show dev kube-ipvs0 2>/dev/null | awk '{ sub("/.*", "", $4); print $4 }')
 }
 
 # A service in the words of ipvsadm; those that are `first` are proven by the `last`, which stay while they do.
@@ -26,7 +29,11 @@ service() {
     place=$1
     shift
     case "$newline$services" in *"$newline-A $* -s "*) ;; *) return 0 ;; esac
-    if [ "$place-$first_left" = last-1 ]; then
+    host=${2%:*}
+    host=${host#\[}
+    if is_in "$taken" "${host%\]}"; then
+        left "IPVS service $*: kube-proxy serves it by now"
+    elif [ "$place-$first_left" = last-1 ]; then
         left "IPVS service $*: it may prove one that could not be removed"
     elif said=$(ipvsadm -D "$@" 2>&1); then
         say "IPVS service $*: done"

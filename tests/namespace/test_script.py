@@ -465,6 +465,17 @@ def test_a_policy_rule_that_would_take_another(sandbox: Sandbox) -> None:
     assert "79" not in sandbox.run("ip -6 rule").stdout
 
 
+def test_a_route_of_another_metric(sandbox: Sandbox) -> None:
+    """It came since: to the kernel, a route that is to be deleted without a metric may have any."""
+    sandbox.run("ip link set lo up && ip route add local default dev lo table 78")
+    sandbox.run("ip -6 route add local default dev lo table 78 metric 5")
+    text = printed(sandbox)
+    sandbox.run("ip route del local default table 78 && ip route add local default dev lo table 78 metric 9")
+    sandbox.run("ip -6 route del local default table 78 && ip -6 route add local default dev lo table 78 metric 9")
+    assert clean_by(sandbox, text)
+    assert [sandbox.run(f"ip {flag} route show table 78").stdout.count("metric 9") for flag in ("-4", "-6")] == [1, 1]
+
+
 def test_a_bridge_that_has_a_pod_by_now(sandbox: Sandbox) -> None:
     sandbox.run("ip link add kube-bridge type bridge")
     text = printed(sandbox)

@@ -65,6 +65,21 @@ def test_one_controller_after_the_other(fresh: Callable[[], None]) -> None:  # n
         assert same(one, other) == []
 
 
+def test_a_service_that_is_kube_proxys_by_now(fresh: Callable[[], None]) -> None:  # noqa: F811
+    """It came after the plan, and has the address on its own link."""
+    fresh()
+    whole_node("nft")
+    text = script([cleanup_all(dry_run=True)])
+    addresses = [(side.end(side.services[0], 80), f"{side.services[0]}/{side.bits}") for side in SIDES]
+    feed("link add kube-ipvs0 type dummy\n", "ip", "-batch", "-")
+    feed("".join(f"addr add {address} dev kube-ipvs0\n" for _end, address in addresses), "ip", "-batch", "-")
+    status, said = run(text)
+    assert status == 1
+    for end, _address in addresses:
+        assert f"left: IPVS service -t {end}: kube-proxy serves it by now" in said
+        assert any(f"-t {end} " in line for line in replay.state()["ipvs"])
+
+
 def dying(folder: Path, name: str, line: str) -> None:
     """Make a command that does as the real one, but for what a line of shell says before."""
     file = folder / name
