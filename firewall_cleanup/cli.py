@@ -80,7 +80,12 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
     )
     add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
     add("backup", metavar="DIR", help="first write all that will be removed into a fresh folder of DIR")
-    add("output", choices=["text", "json"], default="text", help="how to report (default: text)")
+    add(
+        "output",
+        choices=["text", "json", "script"],
+        default="text",
+        help="how to report (default: text); script, of a dry run: as a shell script that does it",
+    )
     short = () if prefix else ("-v",)
     add("verbose", *short, action="store_true", help="list every object with what proves that it is owned")
 
@@ -140,12 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         acts = acts or args.cleanup_wait_gone is not None
         if acts or args.cleanup_backup is not None or args.restore is not None:
             parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
+        if args.cleanup_output == "script":
+            parser.error("argument --output: a script is of a plan, so it goes with --cleanup-config --dry-run")
         return _check(args, controllers, components)
     if args.restore is not None:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
         acts = acts or args.cleanup_wait_gone is not None or args.cleanup_root is not None
         if acts or args.cleanup_family or args.cleanup_remove_bridge or args.controller or args.component:
             parser.error("argument --restore: it stands alone, but for --netns, --wait, --output and --verbose")
+        if args.cleanup_output == "script":
+            parser.error("argument --output: a script is of a plan, so it goes with --cleanup-config --dry-run")
         return _restore(args)
     if not args.cleanup_config:
         if args.cleanup_backup is not None:
@@ -186,6 +195,8 @@ def run_cleanup_config(
         return _wrong("a dry run removes nothing, so there is nothing for a backup")
     if args.cleanup_dry_run and args.cleanup_wait_gone is not None:
         return _wrong("a dry run changes nothing, so there is nobody to wait for; it names who runs")
+    if args.cleanup_output == "script" and not args.cleanup_dry_run:
+        return _wrong("a script is of a plan: it goes with a dry run")
     return _run_each(run, args, components)
 
 
@@ -227,23 +238,43 @@ def _run_each(
 ) -> int:
     """Run it for each component, print each report, and return the exit status of all."""
     status = 0
+    planned = []
     with _stop_signals() as stopped:
         for component in dict.fromkeys(components):
             try:
                 report = run(component, stopped)
             except (NamespaceError, RootError) as error:
                 return _wrong(error)
-            _print(report, args)
+            if args.cleanup_output == "script":
+                planned.append(report)
+            else:
+                _print(report, args)
             status = max(status, report.exit_code)
+    if planned:
+        _print_script(planned, args)
     return status
 
 
 def _print(report: CleanupReport | RestoreReport, args: argparse.Namespace) -> None:
-    try:
+    with _while_read():
         if args.cleanup_output == "json":
             print(json.dumps(report.to_dict(), indent=1))
         else:
             _print_text(_lines(report, verbose=args.cleanup_verbose))
+
+
+def _print_script(reports: Iterable[CleanupReport], args: argparse.Namespace) -> None:
+    from .script import script  # noqa: PLC0415 - most runs need none
+
+    with _while_read():
+        # As bytes: a comment of a rule may be in no encoding.
+        sys.stdout.buffer.write(script(reports, wait=args.cleanup_wait).encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def _while_read() -> Iterator[None]:
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; the work is done and its status still counts.

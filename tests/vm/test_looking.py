@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders import LEGACY, NFT, V4, V6, H, clean, host_node, key, node
+
+from firewall_cleanup.model import IpSet, NativeTable
+from firewall_cleanup.script import script
 
 pytestmark = pytest.mark.skipif(
     "FIREWALL_CLEANUP_VM" not in os.environ, reason="needs a kernel with modules of its own: use tests/run-vm"
@@ -34,3 +38,18 @@ def test_looking_loads_no_module_and_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert after == before
     assert set(json.loads(done.stdout)["families"].values()) <= {"examined", "absent"}
+
+
+def test_a_script_loads_no_module_for_what_is_not_there() -> None:
+    """It was made for a node that had everything, and this one has been booted since."""
+    rules = {key(backend=b, family=f): f"-N KUBE-POD-FW-{H}" for b in (NFT, LEGACY) for f in (V4, V6)}
+    natives = [NativeTable("ip", "kube-router-filter-ipv4")]
+    hosts = [node(rules, [IpSet("kube-router-svip", "hash:ip", V4)], natives), host_node()]
+    text = script([clean(host, dry_run=True, remove_bridge=True) for host in hosts])
+    assert all(f"\n{word} " in text for word in ("service", "table", "nft_tables", "sets", "fou_port", "route"))
+    before = _modules()
+    done = subprocess.run(["sh", "-s"], input=text, capture_output=True, text=True, check=False)
+    after = _modules()
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert after == before
