@@ -33,6 +33,7 @@ from .plan_text import left_lines
 from .report import CleanupReport, Status, describe
 from .rules import render, tokenize
 from .words import count, escape
+from .writers_text import boot_lines, writer_lines
 
 __all__ = ["script"]
 
@@ -281,7 +282,7 @@ def _host(network: str, family: Family) -> str:
 
 
 def _stays(reports: Iterable[CleanupReport]) -> Iterator[str]:
-    """Yield comments: what stays and why, and what could not be looked at."""
+    """Yield comments: what stays and why, what could not be looked at, and who writes it again."""
     for report in reports:
         staying = [outcome for outcome in report.remaining if outcome.status is not Status.PLANNED]
         if staying:
@@ -295,3 +296,4 @@ def _stays(reports: Iterable[CleanupReport]) -> Iterator[str]:
         if report.notes:
             yield _comment("not removed by this script")
             yield from (_comment(f"  {note}") for note in report.notes)
+        yield from (_comment(line.plain) for line in (*writer_lines(report), *boot_lines(report, verbose=True)))

@@ -34,6 +34,7 @@ from firewall_cleanup.model import (
 from firewall_cleanup.ownership import Claims, RuleClaim
 from firewall_cleanup.script import script
 from firewall_cleanup.testing import MemoryHost
+from firewall_cleanup.writers import Process
 
 POD = f"KUBE-POD-FW-{H}"
 SHELLS = [["sh"], *([["busybox", "sh"]] if shutil.which("busybox") else [])]
@@ -152,6 +153,12 @@ def test_what_was_not_read_is_named() -> None:
         "#   ipv4: not allowed",
         "#   ipv6 nft nat: no lock",
     ]
+
+
+def test_who_writes_it_again_is_named() -> None:
+    host = node({key(): f"-N {POD}"}, running=(Process(7, "kube-router", ("kube-router",)),))
+    comments = after(script([planned(host)]))
+    assert "# warning: kube-router still runs, and writes its rules again; stop it first" in comments
 
 
 def test_a_rule_that_is_there_twice_goes_twice() -> None:
