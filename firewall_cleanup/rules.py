@@ -11,7 +11,7 @@ import attrs
 
 from .model import Match, Option, Rule, Target
 
-__all__ = ["PROTOCOLS", "network", "parse_rule", "protocol_name", "render", "tokenize"]
+__all__ = ["PROTOCOLS", "network", "parse_rule", "protocol_name", "quote", "render", "tokenize", "used_names"]
 
 # The names that iptables prints by itself, whatever /etc/protocols says (xtables_chain_protos).
 PROTOCOLS = {
@@ -46,6 +46,7 @@ _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[-_0-9A-Za-z]+\Z")
 _COUNTERS = re.compile(r"\[(\d+):(\d+)\]\Z")
+_SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})
 
 
 class _Token(NamedTuple):
@@ -86,10 +87,11 @@ def network(text: str) -> str:
         return text  # a mask with holes, a host name
 
 
-def parse_rule(line: str, *, user_chains: Iterable[str] = ()) -> Rule:
+def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = False) -> Rule:
     """Read one `-A CHAIN …` line, with or without counters before it.
 
-    `user_chains` tells jumps from targets that are not known. Raises ValueError with a reason if it is no such line.
+    `user_chains` tells jumps from targets that are not known. With `remarks`, one in angle brackets, as `render` writes
+    it, names parts that were not understood. Raises ValueError with a reason if it is no such line.
     """
     tokens = list(tokenize(line))
     packets = octets = 0
@@ -98,6 +100,9 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = ()) -> Rule:
         del tokens[0]
     if len(tokens) < 2 or tokens[0][0] not in {"-A", "-I", "--append"}:
         raise ValueError("expected -A CHAIN")
+    remark: list[str] = []
+    if remarks and "<" in line:
+        remark, tokens = _without_remark(tokens)
     groups = _group(tokens[2:])
     plain = groups[0]
     matches = [group for group in groups[1:] if group.kind == "-m"]
@@ -115,7 +120,30 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = ()) -> Rule:
         bytes=octets,
         text="-A " + line.split("-A ", 1)[-1].strip(),
     )
-    return attrs.evolve(rule, opaque=_opaque(rule, frozenset(user_chains)), sets=_sets(rule))
+    opaque = _opaque(rule, frozenset(user_chains))
+    if remark:
+        opaque = tuple(dict.fromkeys((*remark, *opaque)))
+    return attrs.evolve(rule, opaque=opaque, sets=_sets(rule))
+
+
+def _without_remark(tokens: list[tuple[str, bool]]) -> tuple[list[str], list[tuple[str, bool]]]:
+    """Return the names in a remark, `<recent, statistic>`, and the words without it."""
+    first = next((i for i, (text, quoted) in enumerate(tokens) if text.startswith("<") and not quoted), None)
+    if first is None:
+        return [], tokens
+    last = next((i for i, (text, quoted) in enumerate(tokens) if i >= first and text.endswith(">") and not quoted), None)
+    if last is None:
+        return [], tokens
+    words = " ".join(text for text, _quoted in tokens[first : last + 1])
+    return words[1:-1].split(", "), tokens[:first] + tokens[last + 1 :]
+
+
+def used_names(line: str) -> tuple[str, frozenset[str]]:
+    """Return the target and the sets that stand in a line of a rule, whatever else is in it."""
+    words = [word.strip('"') for word in line.split()]
+    pairs = list(zip(words, words[1:], strict=False))
+    targets = [name for flag, name in pairs if flag in {"-j", "-g", "--jump", "--goto"}]
+    return targets[-1] if targets else "", frozenset(name for flag, name in pairs if flag in _SET_FLAGS)
 
 
 class _Group(NamedTuple):
@@ -231,7 +259,7 @@ def render(rule: Rule) -> str:
     """Return the rule as `iptables-save` prints it; what is opaque appears as a remark in angle brackets."""
     if rule.text is not None:
         return rule.text
-    words = ["-A", _quote(rule.chain, force=False)]
+    words = ["-A", quote(rule.chain)]
     for match in rule.matches:
         if match.name:
             words += ["-m", match.name]
@@ -239,7 +267,7 @@ def render(rule: Rule) -> str:
     if rule.opaque:
         words.append("<" + ", ".join(rule.opaque) + ">")
     if rule.target.name:
-        words += ["-g" if rule.target.goto else "-j", rule.target.name]
+        words += ["-g" if rule.target.goto else "-j", quote(rule.target.name)]
         words += _render_options(rule.target.options)
     return " ".join(words)
 
@@ -250,10 +278,10 @@ def _render_options(options: tuple[Option, ...]) -> Iterator[str]:
             yield "!"
         yield option.flag
         for word in option.words:
-            yield _quote(word, force=option.flag in _FREE_TEXT)
+            yield quote(word, force=option.flag in _FREE_TEXT)
 
 
-def _quote(word: str, *, force: bool) -> str:
+def quote(word: str, *, force: bool = False) -> str:
     """Quote as xtables_save_string does; other words than free text are printed bare unless they hold a blank."""
     if _PLAIN_WORD.match(word) or (not force and word and not re.search(r'[\s"\\]', word)):
         return word
