@@ -351,6 +351,15 @@ class Gap:
     table: str | None = None
     subsystem: str = "iptables"
 
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the gap as JSON has it."""
+        return {
+            "family": None if self.family is None else self.family.value,
+            "backend": None if self.backend is None else self.backend.value,
+            "table": self.table,
+            "reason": self.reason,
+        }
+
     def covers(self, key: TableKey) -> bool:
         """Tell whether the gap is about this iptables table, alone or among others."""
         return (

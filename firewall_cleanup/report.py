@@ -30,7 +30,7 @@ from .ownership import Claims, RuleClaim
 from .proof import Proof
 from .rules import render
 
-__all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
+__all__ = ["BadLine", "CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
 
 class Status(enum.Enum):
@@ -136,6 +136,15 @@ _ROUTE_TYPES = {2: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 Place = object
 
 
+@attrs.frozen
+class BadLine:
+    """A line of a file, counted from 1, that could not be understood and so is foreign."""
+
+    file: str
+    line: int
+    reason: str
+
+
 @attrs.frozen(slots=False)
 class CleanupReport:
     """The result of a cleanup or of its dry run.
@@ -144,7 +153,8 @@ class CleanupReport:
     that could not be read or written. A report is clean if nothing owned is left, and nothing unread, of what was
     selected; what another controller still needs (`kept`) is no residue. `check` tells that this is a dry run to
     learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
-    `proof` compares foreign state from before and after; None where nothing was changed.
+    `proof` compares foreign state from before and after; None where nothing was changed. `bad_lines` are lines of
+    files that were planned from and could not be understood.
     """
 
     component: str
@@ -161,6 +171,7 @@ class CleanupReport:
     backup: str | None = None
     others: Mapping[str, int] = attrs.field(factory=dict)
     proof: Proof | None = None
+    bad_lines: tuple[BadLine, ...] = ()
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -200,15 +211,7 @@ class CleanupReport:
             "changed": self.changed,
             "families": {family.value: state.value for family, state in sorted(self.families.items())},
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-            "gaps": [
-                {
-                    "family": _value(gap.family),
-                    "backend": _value(gap.backend),
-                    "table": gap.table,
-                    "reason": gap.reason,
-                }
-                for gap in self.gaps
-            ],
+            "gaps": [gap.to_dict() for gap in self.gaps],
         }
         if self.notes:
             result["notes"] = list(self.notes)
@@ -216,6 +219,8 @@ class CleanupReport:
             result["backup"] = self.backup
         if self.proof is not None:
             result["proof"] = self.proof.to_dict()
+        if self.bad_lines:
+            result["bad_lines"] = [attrs.asdict(line) for line in self.bad_lines]
         if self.dry_run:
             result["others"] = dict(self.others)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -90,8 +91,8 @@ def network(text: str) -> str:
 def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = False) -> Rule:
     """Read one `-A CHAIN …` line, with or without counters before it.
 
-    `user_chains` tells jumps from targets that are not known. With `remarks`, one in angle brackets, as `render` writes
-    it, names parts that were not understood. Raises ValueError with a reason if it is no such line.
+    `user_chains` tells jumps from targets that are not known. With `remarks`, one in angle brackets, as `render`
+    writes it, names parts that were not understood. Raises ValueError with a reason if it is no such line.
     """
     tokens = list(tokenize(line))
     packets = octets = 0
@@ -128,11 +129,10 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = Fa
 
 def _without_remark(tokens: list[tuple[str, bool]]) -> tuple[list[str], list[tuple[str, bool]]]:
     """Return the names in a remark, `<recent, statistic>`, and the words without it."""
-    first = next((i for i, (text, quoted) in enumerate(tokens) if text.startswith("<") and not quoted), None)
-    if first is None:
-        return [], tokens
-    last = next((i for i, (text, quoted) in enumerate(tokens) if i >= first and text.endswith(">") and not quoted), None)
-    if last is None:
+    plain = [(i, text) for i, (text, quoted) in enumerate(tokens) if not quoted]
+    first = next((i for i, text in plain if text.startswith("<")), None)
+    last = None if first is None else next((i for i, text in plain if i >= first and text.endswith(">")), None)
+    if first is None or last is None:
         return [], tokens
     words = " ".join(text for text, _quoted in tokens[first : last + 1])
     return words[1:-1].split(", "), tokens[:first] + tokens[last + 1 :]
@@ -141,7 +141,7 @@ def _without_remark(tokens: list[tuple[str, bool]]) -> tuple[list[str], list[tup
 def used_names(line: str) -> tuple[str, frozenset[str]]:
     """Return the target and the sets that stand in a line of a rule, whatever else is in it."""
     words = [word.strip('"') for word in line.split()]
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(itertools.pairwise(words))
     targets = [name for flag, name in pairs if flag in {"-j", "-g", "--jump", "--goto"}]
     return targets[-1] if targets else "", frozenset(name for flag, name in pairs if flag in _SET_FLAGS)
 
