@@ -71,7 +71,7 @@ def bundle_files(
             files[name] = _iptables_text(snapshot, family, backend)
     if not all(unread("ipset", family) for family in Family):
         files["ipset-save"] = _text(set_lines(snapshot.sets.values())) if sets is None else sets
-    if not all(unread("iptables", family, Backend.NFT) for family in Family):
+    if snapshot.native_tables or not all(unread("iptables", family, Backend.NFT) for family in Family):
         files["nft-ruleset.json"] = _native_text(snapshot)
     if not unread("routing"):
         files["ip-link.json"] = _json(map(_link, snapshot.links))
