@@ -35,6 +35,7 @@ from .dumps_host import (
 from .errors import DumpError
 from .model import (
     BUILTIN_CHAINS,
+    WHOLE_LINE,
     Backend,
     Family,
     FamilyState,
@@ -56,6 +57,7 @@ _CHAIN_OF_RULE = re.compile(r"(?:\[\d+:\d+\]\s+)?-[AI]\s+(\S+)")
 _NOT_LISTED = re.compile(r"# Table [`'\"](\S+)' is incompatible")
 # A comment may hold line breaks; no rule is longer than this.
 _MOST_LINES, _MOST_LENGTH = 256, 4096
+_ESCAPED = re.compile(r"\\.")
 
 IPTABLES_FILES = {
     "iptables-save": (Family.IPV4, None),
@@ -225,7 +227,7 @@ def read_iptables_save(
             lines.append((number, line))
     if key is not None:
         end = text.count("\n") + 1
-        _problem(f"table {key.name} has no COMMIT: the file is cut", source, end, problems, table=key.name)
+        _problem(f"table {key.name} has no COMMIT: the file is cut", source, end, problems, whole=True)
         take(key)
     if stray and not tables:
         stray.whole = True  # it is something else
@@ -239,17 +241,22 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     while at < len(rows):
         line, number = rows[at].strip(), at + 1
         at += 1
-        if line.count('"') % 2 and not line.startswith("#"):
+        if _is_open(line) and not line.startswith("#"):
             whole = rows[number - 1]
             for end in range(at, min(at + _MOST_LINES, len(rows))):
                 whole += "\n" + rows[end]
                 if len(whole) > _MOST_LENGTH:
                     break
-                if rows[end].count('"') % 2 and _words(whole):
+                if _is_open(rows[end]) and _words(whole):
                     line, at = whole.strip(), end + 1
                     break
         if line:
             yield number, line
+
+
+def _is_open(line: str) -> bool:
+    """Tell whether a quote is left open at the end of a line, or one is closed that was open at its beginning."""
+    return '"' in line and _ESCAPED.sub("", line).count('"') % 2 == 1
 
 
 def _words(line: str) -> list[str]:
@@ -297,7 +304,7 @@ def _rule(line: str, chains: list[str], source: str, number: int, problems: list
         # Foreign, and what it may hold stays.
         target, sets = used_names(line)
         text = "-A " + line.split("-A ", 1)[-1]
-        return Rule(found[1], target=Target(target), opaque=("line",), sets=sets, text=text)
+        return Rule(found[1], target=Target(target), opaque=(WHOLE_LINE,), sets=sets, text=text)
 
 
 def read_ipset_save(

@@ -146,7 +146,7 @@ GOOD = collected(
             tables={
                 TableKey(family, backend, "filter"): read_table(
                     TableKey(family, backend, "filter"),
-                    "-N KUBE-ROUTER-INPUT\n-N mine\n-A INPUT -m comment --comment \"a 'b\" -j KUBE-ROUTER-INPUT\n"
+                    '-N KUBE-ROUTER-INPUT\n-N mine\n-A INPUT -m comment --comment "a \'b" -j KUBE-ROUTER-INPUT\n'
                     "-A mine -m set --match-set kube-router-svip src -m recent --set -j KUBE-ROUTER-INPUT",
                 )
                 for family in Family
