@@ -12,9 +12,11 @@ from .dumps import IPTABLES_FILES, backend_of, read_dumps
 from .errors import DumpError
 from .model import Backend, Family, Gap, IpSet, Rule, Snapshot, Table, TableKey
 
-__all__ = ["FILES", "MANIFEST", "Bundle", "Manifest", "RuleNote", "read_bundle"]
+__all__ = ["FILES", "MANIFEST", "WRITTEN", "Bundle", "Manifest", "RuleNote", "read_bundle"]
 
 MANIFEST = "manifest.json"
+WRITTEN = "# Written by firewall-cleanup"
+"""How files of rules begin that go with a manifest."""
 _VERSION = 1
 
 # What each file tells of, in words, and for gaps its subsystem and family.
@@ -138,7 +140,8 @@ class Bundle:
     """What the files of a folder say of a node.
 
     `manifest` is None if they were not written by `collect`. `texts` has rules as iptables prints them, by the number
-    of each in its chain. `problems` are lines that could not be understood; they count as foreign.
+    of each in its chain. `problems` are lines that could not be understood, beside those that a gap names; they count
+    as foreign.
     """
 
     snapshot: Snapshot
@@ -161,8 +164,13 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
     snapshot = read_dumps(given, problems=problems)
     gaps = [] if manifest is None else list(manifest.gaps)
     gaps += [_unread_gap(name, f"{name}: {reason}", backends.get(name)) for name, reason in unread.items()]
+    if MANIFEST not in files and any(text.startswith(WRITTEN) for text in given.values()):
+        gaps.append(
+            Gap(f"{MANIFEST} is missing: what was not read, and what uses sets, cannot be judged", subsystem="bundle")
+        )
     gaps += _missing(given.keys() | unread.keys(), snapshot, manifest, backends)
-    gaps += _of_problems(problems, backends)
+    unknown = _unknown(problems)
+    gaps += [_gap_of(error, backends) for error in unknown]
     texts: dict[tuple[TableKey, str], dict[int, str]] = {}
     if manifest is not None:
         snapshot = attrs.evolve(snapshot, tables=_noted(snapshot.tables, manifest.rules, texts))
@@ -173,7 +181,7 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
         sets={name: references.of(item) for name, item in snapshot.sets.items()},
         gaps=tuple(dict.fromkeys(gaps)),
     )
-    return Bundle(snapshot, manifest, texts, tuple(problems))
+    return Bundle(snapshot, manifest, texts, tuple(error for error in problems if error not in unknown))
 
 
 def _manifest(text: str, problems: list[DumpError]) -> Manifest | None:
@@ -243,16 +251,18 @@ def _unread_gap(name: str, reason: str, backend: Backend | None, table: str | No
     return Gap(reason, family, backend, table, subsystem)
 
 
-def _of_problems(problems: list[DumpError], backends: Mapping[str, Backend]) -> Iterator[Gap]:
-    """Yield a gap for each file, and table of one, of which more than a line is unknown."""
-    told = set()
+def _unknown(problems: list[DumpError]) -> list[DumpError]:
+    """Return the first problem of each file, and table of one, of which more than a line is unknown."""
+    first: dict[tuple[str, str | None], DumpError] = {}
     for error in problems:
-        place = error.source, error.table
-        if not error.whole or place in told:
-            continue
-        told.add(place)
-        if error.source in IPTABLES_FILES or error.table is None:
-            yield _unread_gap(error.source, str(error), backends.get(error.source), error.table)
-        else:  # a table of iptables that the ruleset of nftables has, and no other file
-            family, _, name = error.table.partition(" ")
-            yield Gap(str(error), Family.IPV4 if family == "ip" else Family.IPV6, Backend.NFT, name)
+        if error.whole:
+            first.setdefault((error.source, error.table), error)
+    return list(first.values())
+
+
+def _gap_of(error: DumpError, backends: Mapping[str, Backend]) -> Gap:
+    if error.source in IPTABLES_FILES or error.table is None:
+        return _unread_gap(error.source, str(error), backends.get(error.source), error.table)
+    # A table of iptables that the ruleset of nftables has, and no other file.
+    family, _, name = error.table.partition(" ")
+    return Gap(str(error), Family.IPV4 if family == "ip" else Family.IPV6, Backend.NFT, name)

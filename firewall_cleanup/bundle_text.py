@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from .bundle import MANIFEST, Manifest, RuleNote
+from .bundle import MANIFEST, WRITTEN, Manifest, RuleNote
 from .dumps import IPTABLES_FILES
 from .dumps_host import PROTOCOLS_OF_ROUTES, SCOPES, TYPES
 from .model import (
@@ -36,7 +36,7 @@ __all__ = ["bundle_files", "rule_notes", "service_lines", "set_lines"]
 _MAIN = 254
 _NFT_FAMILIES = {Family.IPV4: "ip", Family.IPV6: "ip6"}
 _WORDS = {Family.IPV4: "inet", Family.IPV6: "inet6"}
-_HEAD = "# Written by firewall-cleanup, not for iptables-restore: <…> is a part of a rule that it does not decode.\n"
+_HEAD = f"{WRITTEN}, not for iptables-restore: <…> is a part of a rule that it does not decode.\n"
 
 
 def bundle_files(
