@@ -284,16 +284,19 @@ def _table(key: TableKey, lines: list[tuple[int, str]], source: str, problems: l
                 counters = _COUNTERS.fullmatch(words[2]) if words[2:] else None
                 builtin[name] = Policy(policy, *map(int, counters.groups() if counters else ()))
             rules.setdefault(name, [])
+    known = frozenset(chains)
     for number, line in lines:
         if not line.startswith(":"):
-            rule = _rule(line, chains, source, number, problems)
+            rule = _rule(line, known, source, number, problems)
             if rule is not None:
                 into = rules.setdefault(rule.chain, [])
-                into.append(attrs.evolve(rule, index=len(into)))
+                into.append(attrs.evolve(rule, index=len(into)) if into else rule)
     return Table(key, builtin, tuple(chains), {chain: tuple(own) for chain, own in rules.items()})
 
 
-def _rule(line: str, chains: list[str], source: str, number: int, problems: list[DumpError] | None) -> Rule | None:
+def _rule(
+    line: str, chains: frozenset[str], source: str, number: int, problems: list[DumpError] | None
+) -> Rule | None:
     try:
         return parse_rule(line, user_chains=chains, remarks=True)
     except ValueError as error:

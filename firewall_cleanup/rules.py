@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import itertools
 import re
@@ -50,29 +51,18 @@ _COUNTERS = re.compile(r"\[(\d+):(\d+)\]\Z")
 _SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})
 
 
-class _Token(NamedTuple):
-    text: str
-    quoted: bool
-
-
 def tokenize(line: str) -> Iterator[tuple[str, bool]]:
     """Yield the words of a line as iptables quotes them, each with whether it stood in quotes.
 
     Raises ValueError for a quote that is not closed.
     """
-    position, end = 0, len(line.rstrip())
-    while position < end:
-        found = _TOKEN.match(line, position)
-        if found is None:  # pragma: no cover - \S+ matches whatever is left
-            raise ValueError("cannot be split into words")
-        position = found.end()
-        quoted, plain = found.groups()
-        if quoted is not None:
-            yield _Token(_ESCAPE.sub(r"\1", quoted), quoted=True)
+    for quoted, plain in _TOKEN.findall(line.rstrip()):  # \S+ matches whatever is left: there are no holes
+        if not plain:
+            yield (_ESCAPE.sub(r"\1", quoted) if "\\" in quoted else quoted), True
         elif plain.startswith('"'):
             raise ValueError("a quote is not closed")
         else:
-            yield _Token(plain, quoted=False)
+            yield plain, False
 
 
 def protocol_name(number: int) -> str:
@@ -80,6 +70,7 @@ def protocol_name(number: int) -> str:
     return _PROTOCOL_NAMES.get(number, str(number))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def network(text: str) -> str:
     """Return an address or network in canonical form with its prefix length; what is neither stays as it is."""
     try:
@@ -102,29 +93,32 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = Fa
     if len(tokens) < 2 or tokens[0][0] not in {"-A", "-I", "--append"}:
         raise ValueError("expected -A CHAIN")
     remark: list[str] = []
+    words = tokens[2:]
     if remarks and "<" in line:
-        remark, tokens = _without_remark(tokens)
-    groups = _group(tokens[2:])
+        remark, words = _without_remark(words)
+    groups = _group(words)
     plain = groups[0]
-    matches = [group for group in groups[1:] if group.kind == "-m"]
+    named = [Match(group.name, tuple(group.options)) for group in groups[1:] if group.kind == "-m"]
     targets = [group for group in groups[1:] if group.kind != "-m"]
     if len(targets) > 1:
         raise ValueError("more than one target")
     target = Target()
     if targets:
         target = Target(targets[0].name, tuple(targets[0].options), goto=targets[0].kind == "-g")
-    rule = Rule(
+    matches = _canonical_matches(plain.options, named)
+    opaque = _opaque(matches, target, frozenset(user_chains))
+    if remark:
+        opaque = tuple(dict.fromkeys((*remark, *opaque)))
+    return Rule(
         chain=tokens[1][0],
-        matches=_canonical_matches(plain.options, [Match(m.name, tuple(m.options)) for m in matches]),
+        matches=matches,
         target=target,
+        opaque=opaque,
+        sets=_sets(matches, target),
         packets=packets,
         bytes=octets,
         text="-A " + line.split("-A ", 1)[-1].strip(),
     )
-    opaque = _opaque(rule, frozenset(user_chains))
-    if remark:
-        opaque = tuple(dict.fromkeys((*remark, *opaque)))
-    return attrs.evolve(rule, opaque=opaque, sets=_sets(rule))
 
 
 def _without_remark(tokens: list[tuple[str, bool]]) -> tuple[list[str], list[tuple[str, bool]]]:
@@ -219,14 +213,13 @@ def _canonical_plain(option: Option) -> Option:
     return option
 
 
-def _opaque(rule: Rule, user_chains: frozenset[str]) -> tuple[str, ...]:
+def _opaque(matches: tuple[Match, ...], target: Target, user_chains: frozenset[str]) -> tuple[str, ...]:
     parts: list[str] = []
-    for match in rule.matches:
+    for match in matches:
         if match.name == "":
             parts.extend(option.flag for option in match.options if option.flag == "-f")
         elif match.name not in KNOWN_MATCHES or not _known(match.name, match.options):
             parts.append(match.name)
-    target = rule.target
     known = target.name in VERDICTS or target.name in user_chains or target.name in KNOWN_TARGETS or not target.name
     if not known or not _known(target.name, target.options):
         parts.append(target.name)
@@ -238,18 +231,18 @@ def _known(name: str, options: tuple[Option, ...]) -> bool:
     return flags is None or all(option.flag in flags for option in options)
 
 
-def _sets(rule: Rule) -> frozenset[str]:
+def _sets(matches: tuple[Match, ...], target: Target) -> frozenset[str]:
     names = {
         option.words[0]
-        for match in rule.matches
+        for match in matches
         if match.name == "set"
         for option in match.options
         if option.flag == "--match-set" and option.words
     }
-    if rule.target.name == "SET":
+    if target.name == "SET":
         names.update(
             option.words[0]
-            for option in rule.target.options
+            for option in target.options
             if option.flag in {"--add-set", "--del-set", "--map-set"} and option.words
         )
     return frozenset(names)

@@ -217,6 +217,17 @@ def test_more_than_a_line_is_a_gap(
     assert report.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "line", ["-A <x>", "-A <x", "-A INPUT <", "-A INPUT <recent -j", "-A INPUT > <", "-A INPUT -j <DNAT>"]
+)
+def test_half_a_remark(line: str) -> None:
+    """It is a part that was not understood, or a line that is not; never owned, never a crash."""
+    bundle = read_bundle({"iptables-nft-save": RULES.replace("COMMIT", f"{line}\nCOMMIT")})
+    rules = [rule for own in bundle.snapshot.tables[key(NFT)].rules.values() for rule in own]
+    assert len(rules) == 2
+    assert rules[1].opaque or rules[1].chain.startswith("<x")
+
+
 def test_a_shell_that_speaks_beside_the_rules_is_a_bad_line_only() -> None:
     bundle = read_bundle({**EMPTY, "iptables-nft-save": f"sudo: unable to resolve host a\n{RULES}"})
     assert (problems(bundle), bundle.snapshot.gaps) == ([("iptables-nft-save", 1)], ())
