@@ -197,6 +197,9 @@ def _starts_option(text: str) -> bool:
 
 
 def _canonical_matches(plain: list[Option], matches: list[Match]) -> tuple[Match, ...]:
+    unknown = next((option.flag for option in plain if option.flag not in _PLAIN_ORDER), None)
+    if unknown is not None:
+        raise ValueError(f"unknown option {unknown}")
     options = sorted((_canonical_plain(option) for option in plain), key=lambda o: _PLAIN_ORDER.index(o.flag))
     result = [Match("", tuple(options))] if options else []
     # `-m tcp` alone says no more than `-p tcp`; nf_tables does not keep it.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import attrs
 import pytest
 from builders import V4, V6, host_node
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from firewall_cleanup import Backend, CleanupReport, Controller, Family, Gap
@@ -99,6 +99,7 @@ def test_what_could_not_be_read_there_is_known_here(
     assert said(plan(from_files(files), chosen)) == said(plan(node, chosen))
 
 
+@settings(max_examples=40)
 @given(nodes(), st.data())
 def test_a_missing_file_is_a_gap(node: MemoryHost, data: st.DataObject) -> None:
     """And what goes all the same would go with it too."""
@@ -126,6 +127,7 @@ def test_without_the_manifest_no_more_is_owned(scenario: Scenario) -> None:
     assert [gap.reason for gap in report.gaps if MANIFEST in gap.reason]
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(Family).flatmap(lambda family: st.tuples(st.just(family), strategies.rules(family))))
 def test_rules_come_back(given_: tuple[Family, Rule]) -> None:
     """Also those whose comments hold quotes, backslashes and line breaks."""

@@ -170,7 +170,7 @@ def test_a_line_that_is_not_understood_holds_what_it_names() -> None:
 
 
 def test_bad_lines_are_counted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad = "-A INPUT what is this\n-A INPUT -j\nnonsense\n"
+    bad = "-A INPUT --what is this\n-A INPUT -j\nnonsense\n"
     written(tmp_path, {**EMPTY, "iptables-nft-save": RULES.replace("COMMIT", f"{bad}COMMIT")})
     report = plan_from(tmp_path)
     assert [(b.file, b.line) for b in report.bad_lines] == [("iptables-nft-save", n) for n in (5, 6, 7)]
@@ -180,7 +180,7 @@ def test_bad_lines_are_counted_and_listed(tmp_path: Path, capsys: pytest.Capture
     assert "3 lines not understood, and taken for foreign (-v lists them)" in text
     assert "iptables-nft-save:5" not in text
     assert main(["--from", str(tmp_path), "--dry-run", "-v"]) == 0
-    assert "  iptables-nft-save:5: unexpected word 'what'" in capsys.readouterr().out
+    assert "  iptables-nft-save:5: unknown option --what" in capsys.readouterr().out
     assert main(["--from", str(tmp_path), "--check", "--output", "json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["bad_lines"]) == 3
 
