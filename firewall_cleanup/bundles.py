@@ -48,7 +48,7 @@ def collect_node(
     stopped: Callable[[], int | None],
 ) -> Collected:
     """Collect what a plan for any of these components needs; `controllers.collect` says more."""
-    folder = Path(directory)
+    folder = _folder(directory)
     component = any_of(components)
     _check_free(folder)
     notes: list[str] = []
@@ -72,7 +72,7 @@ def plan_folder(
     families: Iterable[Family] | None,
 ) -> CleanupReport:
     """Plan on the files of a folder; `controllers.plan_from` says more."""
-    files, unreadable = _read(Path(directory))
+    files, unreadable = _read(_folder(directory))
     bundle = read_bundle(files, unreadable=unreadable)
     host = FileHost.of(bundle, component, Family if families is None else families)
     report = run(host, component, controllers, settings)
@@ -177,6 +177,12 @@ def _sets_of(host: Host, snapshot: Snapshot, notes: list[str]) -> str | None:
 
 
 # folders
+
+
+def _folder(directory: str | os.PathLike[str]) -> Path:
+    if not os.fspath(directory):  # which a path takes for the folder that we are in
+        raise BundleError("the name of the folder is empty")
+    return Path(directory)
 
 
 def _check_free(folder: Path) -> None:

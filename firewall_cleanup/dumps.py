@@ -97,9 +97,10 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
 
     Args:
         files: text by name: `iptables-save` or `ip6tables-save`, with `-nft` or `-legacy` before `-save` where the
-            backend is known (else the first line may tell it, or it is taken for nft), `ipset-save`, `ip-link.json`
-            (of `ip -j -d link`), `ip-addr.json`, `ip-rule.json`, `ip6-rule.json`, `ip-route.json`, `ip6-route.json`
-            (of `ip -j route show table all`), `ip-fou.json` (of `ip -j fou show`), `ipvsadm-save` (of `ipvsadm -Sn`),
+            backend is known (else the heading may tell it, or it is taken for nft; not read if that one is there),
+            `ipset-save`, `ip-link.json` (of `ip -j -d link`), `ip-addr.json`, `ip-rule.json`, `ip6-rule.json`,
+            `ip-route.json`, `ip6-route.json` (of `ip -j route show table all`), `ip-fou.json` (of `ip -j fou show`),
+            `ipvsadm-save` (of `ipvsadm -Sn`),
             `nft-ruleset.json` (of `nft -j list ruleset`). How often a set is used is counted over the rules given.
         problems: collects lines that could not be understood; their rules are opaque, and so foreign.
 
@@ -117,10 +118,9 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
         if name in IPTABLES_FILES:
             family, known = IPTABLES_FILES[name]
             backend = known or backend_of(text)
-            found = read_iptables_save(text, family, backend, source=name, problems=problems)
-            for key in found.keys() & tables.keys():
-                _problem(f"table {key.name} is in another file too", name, 1, problems, table=key.name)
-            tables.update(found)
+            better = name.replace("tables-save", f"tables-{backend.value}-save")
+            if known or better not in files:  # else it is there twice
+                tables.update(read_iptables_save(text, family, backend, source=name, problems=problems))
         elif name == _IPSET_FILE:
             sets = read_ipset_save(text, source=name, problems=problems)
         elif name not in _HOST_FILES:
