@@ -164,7 +164,7 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
     snapshot = read_dumps(given, problems=problems)
     gaps = [] if manifest is None else list(manifest.gaps)
     gaps += [_unread_gap(name, f"{name}: {reason}", backends.get(name)) for name, reason in unread.items()]
-    if MANIFEST not in files and any(text.startswith(WRITTEN) for text in given.values()):
+    if MANIFEST not in {*files, *unread} and any(text.startswith(WRITTEN) for text in given.values()):
         gaps.append(
             Gap(f"{MANIFEST} is missing: what was not read, and what uses sets, cannot be judged", subsystem="bundle")
         )
@@ -174,7 +174,7 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
     texts: dict[tuple[TableKey, str], dict[int, str]] = {}
     if manifest is not None:
         snapshot = attrs.evolve(snapshot, tables=_noted(snapshot.tables, manifest.rules, texts))
-    rules_unknown = any(gap.subsystem == "iptables" for gap in gaps)
+    rules_unknown = any(gap.subsystem in {"iptables", "bundle"} for gap in gaps)
     references = _References(None if manifest is None else manifest.references, rules_unknown)
     snapshot = attrs.evolve(
         snapshot,
@@ -195,7 +195,7 @@ def _manifest(text: str, problems: list[DumpError]) -> Manifest | None:
 
 @attrs.frozen
 class _References:
-    """How many use each set: as was counted on the node, else by the rules that there are.
+    """How many use each set: as was counted on the node, or by the rules that there are.
 
     If there may be more rules, somebody may use it: a set that is owned only while nothing does is not owned then.
     """
@@ -205,7 +205,7 @@ class _References:
 
     def of(self, item: IpSet) -> IpSet:
         if self.counted is not None:
-            return attrs.evolve(item, references=self.counted.get(item.name, 0))
+            return attrs.evolve(item, references=max(item.references, self.counted.get(item.name, 0)))
         return attrs.evolve(item, references=max(item.references, 1)) if self.unknown else item
 
 

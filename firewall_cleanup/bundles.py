@@ -254,7 +254,8 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _text_of_file(path: Path) -> str:
     """Return the text of a regular file: others may have made the folder, and a link could lead anywhere."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
         return file.read().decode("utf-8", "surrogateescape")

@@ -381,6 +381,20 @@ def test_what_is_no_regular_file_is_a_gap(tmp_path: Path, make: Callable[[Path],
     assert report.exit_code == 1
 
 
+def test_a_manifest_that_cannot_be_read_is_one_gap(tmp_path: Path) -> None:
+    """And what it would say is not taken for nothing: a set may be in use."""
+    host = node(sets=[IpSet("TMP-PRBJ7ASFQM5DJR3Q", "hash:ip", V4)])
+    files = files_of_node(host, KUBE_ROUTER, read_node(host, KUBE_ROUTER), {})
+    assert len(plan(files).outcomes) == 1
+    del files[MANIFEST]
+    (tmp_path / MANIFEST).mkdir()
+    written(tmp_path, files)
+    report = plan_from(tmp_path)
+    (gap,) = report.gaps
+    assert gap.reason == f"{MANIFEST}: it is no regular file"
+    assert report.outcomes == ()
+
+
 def test_other_files_are_ignored(tmp_path: Path) -> None:
     written(tmp_path, {**EMPTY, "dmesg": "x", ".unfinished": "y"})
     assert plan_from(tmp_path).gaps == ()
