@@ -326,3 +326,34 @@ def test_a_note_cannot_make_a_rule_owned() -> None:
     assert [o.text for o in plan({**files, MANIFEST: json.dumps(data)}).outcomes if o.kind is Kind.RULE] == [
         f"-A INPUT -j {OWNED}"
     ]
+
+
+@pytest.mark.parametrize("printed", [True, False])
+def test_what_was_not_understood_there_is_not_understood_here(printed: bool) -> None:
+    """Though iptables prints it, and although the rest of it is what kube-router writes."""
+    owned = '-A FORWARD -i kube-bridge -m comment --comment "allow outbound traffic from pods" -j ACCEPT'
+    host = node({key(NFT): owned})
+    snapshot = read_node(host, KUBE_ROUTER)
+    (rule,) = snapshot.tables[key(NFT)].rules["FORWARD"]
+    for opaque in ((), ("recent",), ("", "a, b"), ("recent", "recent")):
+        seen = attrs.evolve(rule, opaque=opaque, text=owned if printed and opaque else None)
+        table = attrs.evolve(snapshot.tables[key(NFT)], rules={"FORWARD": (seen,)})
+        files = files_of_node(host, KUBE_ROUTER, attrs.evolve(snapshot, tables={key(NFT): table}), {})
+        assert len(plan(files).outcomes) == (not opaque)
+        assert (owned in files["iptables-nft-save"]) is (not opaque)
+
+
+def test_gaps_of_others_are_not_told() -> None:
+    """Those of a family, or of a subsystem, that was not asked for."""
+    files = {name: text for name, text in EMPTY.items() if name not in {"iptables-legacy-save", "ip6-rule.json"}}
+    bundle = read_bundle(files)
+    for families, missing in (
+        ([V4], ["iptables-legacy-save"]),
+        ([V6], ["ip6-rule.json"]),
+        ([V4, V6], ["iptables-legacy-save", "ip6-rule.json"]),
+    ):
+        gaps = FileHost.of(bundle, KUBE_ROUTER, families).gaps
+        assert [gap.reason.split()[0] for gap in gaps] == missing
+    files = {**EMPTY, "ip-fou.json": "port 5555 gue"}
+    assert [gap.subsystem for gap in plan(files).gaps] == ["fou"]
+    assert plan(files, frozenset({Controller.NETWORK_POLICY})).gaps == ()
