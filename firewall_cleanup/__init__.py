@@ -8,6 +8,7 @@
 
 from ._version import __version__
 from .cli import add_cleanup_config, run_cleanup_config
+from .collected import Collected
 from .controllers import (
     check,
     cleanup,
@@ -15,18 +16,23 @@ from .controllers import (
     cleanup_network_policy,
     cleanup_routing,
     cleanup_service_proxy,
+    collect,
+    plan_from,
     restore,
 )
-from .errors import BackupError, FirewallCleanupError, NamespaceError, ResidueError, RootError
+from .errors import BackupError, BundleError, FirewallCleanupError, NamespaceError, ResidueError, RootError
 from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
-from .report import CleanupReport, Holder, Outcome, Status
+from .report import BadLine, CleanupReport, Holder, Outcome, Status
 from .restore_report import Restored, RestoreOutcome, RestoreReport
 
 __all__ = [
     "Backend",
     "BackupError",
+    "BadLine",
+    "BundleError",
     "CleanupReport",
+    "Collected",
     "Controller",
     "Family",
     "FamilyState",
@@ -56,6 +62,8 @@ __all__ = [
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "collect",
+    "plan_from",
     "restore",
     "run_cleanup_config",
 ]

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .controllers import COMPONENTS, check, cleanup, restore
-from .errors import BackupError, NamespaceError, RootError
+from .collected import Collected
+from .controllers import COMPONENTS, check, cleanup, collect, plan_from, restore
+from .errors import BackupError, BundleError, NamespaceError, RootError
 from .model import Controller, Family
 from .report import CleanupReport
 from .restore_report import RestoreReport
@@ -115,6 +116,22 @@ def _parser() -> argparse.ArgumentParser:
         help="exit with 1 if there is anything to remove or something could not be read, else with 0; change nothing",
     )
     parser.add_argument(
+        "--collect",
+        metavar="DIR",
+        help="write all that a plan needs from this node into files of DIR, for --from; change nothing",
+    )
+    parser.add_argument(
+        "--without-members",
+        action="store_true",
+        help="with --collect: leave out the members of sets that prove nothing",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="DIR",
+        help="with --dry-run or --check: look at files of another node in DIR, not at this node",
+    )
+    parser.add_argument(
         "--restore",
         metavar="DIR",
         help="put back what --backup DIR holds, of all runs or of the folder of one; the rest stays as it is",
@@ -140,6 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
     components = args.component or list(COMPONENTS)
+    _refuse_mixtures(parser, args)
+    if args.collect is not None:
+        return _collect(args)
     if args.check:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge
         acts = acts or args.cleanup_wait_gone is not None
@@ -147,7 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
         if args.cleanup_output == "script":
             parser.error("argument --output: a script is of a plan, so it goes with --cleanup-config --dry-run")
-        return _check(args, controllers, components)
+        run = _check if args.source is None else _plan_from
+        return run(args, controllers, components)
+    if args.source is not None:
+        return _plan_from(args, controllers, components)
     if args.restore is not None:
         acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
         acts = acts or args.cleanup_wait_gone is not None or args.cleanup_root is not None
@@ -162,6 +185,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     return run_cleanup_config(args, controllers=controllers, components=components)
+
+
+def _refuse_mixtures(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """End with a usage error if --collect or --from stands beside what it excludes."""
+    if args.collect is not None:
+        acts = args.cleanup_config or args.check or args.cleanup_dry_run or args.cleanup_backup is not None
+        narrows = args.cleanup_family or args.cleanup_remove_bridge or args.controller or args.component
+        other = args.restore is not None or args.source is not None or args.cleanup_output == "script"
+        if acts or narrows or other or args.cleanup_wait_gone is not None or args.cleanup_root is not None:
+            parser.error("argument --collect: it stands alone, but for --netns, --without-members and how to report")
+    elif args.without_members:
+        parser.error("argument --without-members: it goes with --collect")
+    if args.source is not None:
+        if not (args.cleanup_dry_run or args.check):
+            parser.error("argument --from: it goes with --dry-run or --check, as files cannot be cleaned")
+        here = args.cleanup_netns is not None or args.cleanup_root is not None or args.cleanup_wait_gone is not None
+        if here or args.cleanup_backup is not None or args.restore is not None:
+            parser.error("argument --from: it excludes --netns, --root, --wait-gone, --backup and --restore")
 
 
 def run_cleanup_config(
@@ -214,6 +255,32 @@ def _check(args: argparse.Namespace, controllers: Iterable[Controller], componen
     return _run_each(run, args, components)
 
 
+def _plan_from(args: argparse.Namespace, controllers: Iterable[Controller], components: Iterable[str]) -> int:
+    def run(component: str, stopped: Callable[[], int | None]) -> CleanupReport:
+        return plan_from(
+            args.source,
+            component=component,
+            controllers=controllers,
+            families=_families(args),
+            remove_bridge=args.cleanup_remove_bridge,
+            check=args.check,
+            stopped=stopped,
+        )
+
+    return _run_each(run, args, components)
+
+
+def _collect(args: argparse.Namespace) -> int:
+    try:
+        with _stop_signals() as stopped:
+            members = not args.without_members
+            report = collect(args.collect, netns=args.cleanup_netns, members=members, stopped=stopped)
+    except (NamespaceError, BundleError) as error:
+        return _wrong(error)
+    _print(report, args)
+    return report.exit_code
+
+
 def _restore(args: argparse.Namespace) -> int:
     try:
         with _stop_signals() as stopped:
@@ -224,7 +291,7 @@ def _restore(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _wrong(error: NamespaceError | RootError | BackupError | str) -> int:
+def _wrong(error: NamespaceError | RootError | BackupError | BundleError | str) -> int:
     print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
     return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
 
@@ -243,7 +310,7 @@ def _run_each(
         for component in dict.fromkeys(components):
             try:
                 report = run(component, stopped)
-            except (NamespaceError, RootError) as error:
+            except (NamespaceError, RootError, BundleError) as error:
                 return _wrong(error)
             if args.cleanup_output == "script":
                 planned.append(report)
@@ -255,7 +322,7 @@ def _run_each(
     return status
 
 
-def _print(report: CleanupReport | RestoreReport, args: argparse.Namespace) -> None:
+def _print(report: CleanupReport | RestoreReport | Collected, args: argparse.Namespace) -> None:
     with _while_read():
         if args.cleanup_output == "json":
             print(json.dumps(report.to_dict(), indent=1))
@@ -281,13 +348,17 @@ def _while_read() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _lines(report: CleanupReport | RestoreReport, *, verbose: bool) -> Iterator[Line]:
+def _lines(report: CleanupReport | RestoreReport | Collected, *, verbose: bool) -> Iterator[Line]:
     # Who asks for JSON, or only imports the package, does not wait for these.
     from .restore_text import restore_lines  # noqa: PLC0415
     from .text import report_lines  # noqa: PLC0415
 
     if isinstance(report, CleanupReport):
         return report_lines(report, verbose=verbose)
+    if isinstance(report, Collected):
+        from .collect_text import collect_lines  # noqa: PLC0415
+
+        return collect_lines(report, verbose=verbose)
     return restore_lines(report, verbose=verbose)
 
 

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 
 import attrs
 
+from .collected import Collected
 from .components import Component
 from .components.kube_router import KUBE_ROUTER
 from .engine import Settings, run
@@ -27,6 +28,8 @@ __all__ = [
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "collect",
+    "plan_from",
     "restore",
 ]
 
@@ -90,16 +93,12 @@ def cleanup(
             ValueError) if there is no such root.
 
     """
-    chosen = frozenset(controllers)
-    if not chosen or not all(isinstance(controller, Controller) for controller in chosen):
-        raise ValueError("controllers: expected members of Controller, at least one")
+    chosen = _chosen_controllers(controllers)
     if not wait >= 0:
         raise ValueError(f"wait: expected seconds, 0 or more, not {wait!r}")
     if handlers is not None and netns is not None:
         raise ValueError("netns: the handlers know their namespace already")
-    wanted = None if families is None else tuple(sorted(set(families)))
-    if wanted is not None and (not wanted or not all(isinstance(family, Family) for family in wanted)):
-        raise ValueError("families: expected members of Family, at least one")
+    wanted = _chosen_families(families)
     if backup is not None and dry_run:
         raise ValueError("backup: a dry run removes nothing")
     if wait_gone is not None and (dry_run or not 0 <= wait_gone < math.inf):
@@ -155,7 +154,24 @@ def check(
     return attrs.evolve(report, check=True)
 
 
+def _chosen_controllers(controllers: Iterable[Controller]) -> frozenset[Controller]:
+    """Return them as a set. Raises ValueError if there is none, or something else among them."""
+    chosen = frozenset(controllers)
+    if not chosen or not all(isinstance(controller, Controller) for controller in chosen):
+        raise ValueError("controllers: expected members of Controller, at least one")
+    return chosen
+
+
+def _chosen_families(families: Iterable[Family] | None) -> tuple[Family, ...] | None:
+    """Return them in order, None for no choice. Raises ValueError if there is none, or something else among them."""
+    wanted = None if families is None else set(families)
+    if wanted is not None and (not wanted or not all(isinstance(family, Family) for family in wanted)):
+        raise ValueError("families: expected members of Family, at least one")
+    return None if wanted is None else tuple(sorted(wanted))
+
+
 def _component(name: str) -> Component:
+    """Return a component by its name. Raises ValueError if there is none."""
     try:
         return COMPONENTS[name]
     except KeyError:
@@ -194,6 +210,76 @@ def restore(
     from .restoring import put_back  # noqa: PLC0415 - a cleanup needs none of it
 
     return put_back(directory, netns=netns, handlers=handlers, wait=wait, stopped=stopped)
+
+
+def collect(
+    directory: str | os.PathLike[str],
+    *,
+    netns: str | os.PathLike[str] | None = None,
+    members: bool = True,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> Collected:
+    """Write everything that a plan needs into files of a folder; change nothing on the node, take no lock.
+
+    The files have the names and the forms of what the standard tools print, and need none of them. `plan_from` reads
+    them anywhere. What only people want, such as parts of others' rules that are not decoded, is not in them.
+
+    Args:
+        directory: the folder, which is made if it is missing. Files get mode 0600, for they name pods and services.
+        netns: a network namespace by name or path; by default the caller's own.
+        members: write the members of all sets, if the command ipset is there. Without, only those of sets that may
+            prove something.
+        stopped: asked before something is written; the number of a signal ends the call.
+
+    Returns:
+        What was written. A part that could not be read is a gap, there and in the files.
+
+    Raises:
+        BundleError (a ValueError): the folder cannot be written, or one of the files is there; nothing was written.
+        NamespaceError (a ValueError): there is no such network namespace, or no right to enter it.
+
+    """
+    from .bundles import collect_node  # noqa: PLC0415 - a cleanup needs none of it
+
+    return collect_node(directory, COMPONENTS.values(), netns=netns, members=members, stopped=stopped)
+
+
+def plan_from(
+    directory: str | os.PathLike[str],
+    *,
+    controllers: Iterable[Controller] = tuple(Controller),
+    component: str = KUBE_ROUTER.name,
+    families: Iterable[Family] | None = None,
+    remove_bridge: bool = False,
+    check: bool = False,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> CleanupReport:
+    """Plan a cleanup of the node that the files of a folder describe, without a kernel and without rights.
+
+    The files are those of `collect`, or of the standard tools under the same names. The report is that of
+    `cleanup(dry_run=True)` on the node. What is missing, or cannot be read, is a gap; lines that are not understood
+    count as foreign and are in `bad_lines`.
+
+    Args:
+        directory: the folder.
+        controllers: whose state to plan for.
+        component: the software that made the state; `kube-router`.
+        families: the families to look at, by default both.
+        remove_bridge: plan to remove the pod bridge even if links are attached to it.
+        check: report as `check` does: clean only if there is nothing to remove.
+        stopped: asked between steps; the number of a signal ends the call early, which the report says.
+
+    Raises:
+        BundleError (a ValueError): there is no such folder, it cannot be listed, or none of the files is in it.
+        ValueError: another argument is wrong.
+
+    """
+    from .bundles import plan_folder  # noqa: PLC0415 - a cleanup needs none of it
+
+    chosen = _chosen_controllers(controllers)
+    wanted = _chosen_families(families)
+    settings = Settings(dry_run=True, remove_bridge=remove_bridge, stopped=stopped)
+    return attrs.evolve(plan_folder(directory, _component(component), chosen, settings, families=wanted), check=check)
 
 
 def cleanup_service_proxy(handlers: Handlers | None = None, **options: Unpack[Options]) -> CleanupReport:

@@ -32,7 +32,7 @@ from .proof import Proof
 from .rules import render
 from .writers import Writers
 
-__all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
+__all__ = ["BadLine", "CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
 
 class Status(enum.Enum):
@@ -138,6 +138,15 @@ _ROUTE_TYPES = {2: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 Place = object
 
 
+@attrs.frozen
+class BadLine:
+    """A line of a file, counted from 1, that could not be understood and so is foreign."""
+
+    file: str
+    line: int
+    reason: str
+
+
 @attrs.frozen(slots=False)
 class CleanupReport:
     """The result of a cleanup or of its dry run.
@@ -148,6 +157,7 @@ class CleanupReport:
     learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
     `proof` compares foreign state from before and after; None where nothing was changed. `writers` are processes that
     write such state again, `boot_files` what is saved of it for the next boot; neither makes a report less clean.
+    `bad_lines` are lines of files that were planned from and could not be understood.
     """
 
     component: str
@@ -166,6 +176,7 @@ class CleanupReport:
     proof: Proof | None = None
     writers: Writers = attrs.field(factory=Writers)
     boot_files: BootFiles = attrs.field(factory=BootFiles)
+    bad_lines: tuple[BadLine, ...] = ()
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -205,15 +216,7 @@ class CleanupReport:
             "changed": self.changed,
             "families": {family.value: state.value for family, state in sorted(self.families.items())},
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-            "gaps": [
-                {
-                    "family": _value(gap.family),
-                    "backend": _value(gap.backend),
-                    "table": gap.table,
-                    "reason": gap.reason,
-                }
-                for gap in self.gaps
-            ],
+            "gaps": [gap.to_dict() for gap in self.gaps],
         }
         if self.notes:
             result["notes"] = list(self.notes)
@@ -224,6 +227,8 @@ class CleanupReport:
         result["writers"] = self.writers.to_dict()
         if self.boot_files:
             result["boot_files"] = self.boot_files.to_dict()
+        if self.bad_lines:
+            result["bad_lines"] = [attrs.asdict(line) for line in self.bad_lines]
         if self.dry_run:
             result["others"] = dict(self.others)
         return result

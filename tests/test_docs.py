@@ -159,7 +159,7 @@ def test_commands_are_accepted():
     assert len(found) > 15
     for line in found:
         args = _parser().parse_args(shlex.split(line, comments=True))
-        assert args.cleanup_config or args.check or args.restore, line
+        assert args.cleanup_config or args.check or args.restore or args.collect or args.source, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

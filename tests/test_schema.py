@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from builders import LEGACY, POLICY, V4, V6, H, clean, host_node, key, node
 from jsonschema import Draft202012Validator, ValidationError
 from scenes import NODES, Scene, command, json_of
 
-from firewall_cleanup import Backend, Controller, Family, FamilyState, Gap, Kind, Restored, Status
+from firewall_cleanup import Backend, BadLine, Controller, Family, FamilyState, Gap, Kind, Restored, Status
 from firewall_cleanup.boot_files import BootFiles, UnreadFile
 from firewall_cleanup.model import IpSet, NativeTable
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -63,6 +64,7 @@ def reports() -> Iterator[dict[str, Any]]:
     yield clean(node({key(): text}, running=running), wait_gone=0.0).to_dict()
     unread = BootFiles(unread=(UnreadFile("/etc/rc.local", "Permission denied"),))
     yield attrs.evolve(clean(node(), dry_run=True), boot_files=unread).to_dict()
+    yield attrs.evolve(clean(node(), dry_run=True), bad_lines=(BadLine("ipset-save", 1, "no"),)).to_dict()
 
 
 def test_reports_are_valid() -> None:
@@ -100,6 +102,7 @@ def test_what_the_command_prints_is_valid(sandbox: Sandbox, backend: Backend, op
         (["gaps"], [{"reason": "x"}]),
         (["notes"], []),
         (["proof"], {}),
+        (["bad_lines"], []),
         (["others"], {}),
         (["changed"], True),
     ],
@@ -144,3 +147,19 @@ def test_what_a_restore_prints_is_valid(sandbox: Sandbox, backend: Backend, tmp_
         report = json_of(command(sandbox, f"--restore={tmp_path}", "--output=json"))
         Draft202012Validator(RESTORE).validate(report)
         assert (report["complete"], report["changed"]) == (True, changed)
+
+
+# the report of a collection
+
+COLLECT = json.loads((Path(__file__).parents[1] / "docs/collect.schema.json").read_text())
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("rights", [True, False])
+def test_what_a_collection_prints_is_valid(sandbox: Sandbox, rights: bool, tmp_path: Path) -> None:
+    Draft202012Validator.check_schema(COLLECT)
+    words = [] if rights else ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+    command_ = [sys.executable, "-m", "firewall_cleanup", f"--collect={tmp_path / 'x'}", "--output=json"]
+    report = json_of(sandbox.run([*words, *command_], check=False))
+    Draft202012Validator(COLLECT).validate(report)
+    assert report["complete"] is rights
