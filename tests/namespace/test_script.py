@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 import test_routing as routing
-from scenes import NODES, SELECTIONS, Scene, as_nobody, clean, command, problems, without_counters
+from scenes import NODES, SELECTIONS, Scene, as_nobody, clean, command, plan_on, problems, without_counters
 
 from firewall_cleanup import Backend, Controller, Family, Kind
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
@@ -129,6 +129,16 @@ def test_a_plan_of_what_the_tools_printed(two: Two, backend: Backend) -> None:
     text = script([run_engine(host, KUBE_ROUTER, frozenset(Controller), Settings(dry_run=True))])
     assert clean_by(one, text)
     clean(other)
+    assert equal(one, other)
+
+
+def test_a_plan_on_files_that_were_collected(two: Two, backend: Backend) -> None:
+    """Collected here, planned by somebody without rights, and the script run here."""
+    one, other = two(Scene(NODES["default"], backend))
+    assert command(one, "--collect", str(one.folder / "node")).returncode == 0
+    text = plan_on(one.folder / "node", "--dry-run", "--output", "script").stdout
+    assert problems(clean(other)) == []
+    assert clean_by(one, text)
     assert equal(one, other)
 
 

@@ -24,6 +24,7 @@ from firewall_cleanup.report import BadLine
 from firewall_cleanup.testing import MemoryHost, read_table, strategies
 from firewall_cleanup.testing.strategies import Scenario
 from firewall_cleanup.text import summary
+from firewall_cleanup.writers import Writers
 
 pytestmark = pytest.mark.property
 
@@ -44,7 +45,8 @@ def from_files(files: Mapping[str, str], families: Collection[Family] = BOTH) ->
 
 
 def said(report: CleanupReport) -> tuple[object, list[str]]:
-    """All that a report says."""
+    """All that a report says, but for who writes, which files do not tell."""
+    report = attrs.evolve(report, writers=Writers())
     return json.loads(json.dumps(report.to_dict())), list(summary(report, verbose=True))
 
 

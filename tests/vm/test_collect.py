@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scenes import without_writers
 from test_clean import BACKENDS, fresh, whole_node  # noqa: F401 - the fixture is taken as it is
 from test_kernel import HAS_IPV6, pytestmark  # noqa: F401 - the same conditions hold here
 
@@ -27,7 +28,7 @@ def test_a_plan_from_files_is_that_of_the_node(
     whole_node(backend, tools, fou=fou)
     there = cleanup_all(dry_run=True)
     assert collect(tmp_path / "x").complete
-    assert plan_from(tmp_path / "x").to_dict() == there.to_dict()
+    assert without_writers(plan_from(tmp_path / "x").to_dict()) == without_writers(there.to_dict())
     assert {o.kind for o in there.outcomes} >= {
         Kind.IPVS_SERVICE,
         Kind.LINK,
@@ -38,13 +39,14 @@ def test_a_plan_from_files_is_that_of_the_node(
     assert (Kind.FOU_PORT in {o.kind for o in there.outcomes}) is fou
     for controller in Controller:
         one = cleanup(controllers=[controller], dry_run=True)
-        assert plan_from(tmp_path / "x", controllers=[controller]).to_dict() == one.to_dict()
+        here = plan_from(tmp_path / "x", controllers=[controller])
+        assert without_writers(here.to_dict()) == without_writers(one.to_dict())
     # The same by hand. What only the manifest has are files of kube-router that were found.
     if HAS_IPV6 and not tools:
         report = plan_from(by_hand(tmp_path / "y")).to_dict()
         expected = there.to_dict()
         assert report.pop("notes", [])[-1:] == expected.pop("notes", [])[-1:]
-        assert report == expected
+        assert without_writers(report) == without_writers(expected)
 
 
 def by_hand(folder: Path) -> Path:
