@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .cli import add_cleanup_config, run_cleanup_config
+from .collected import Collected
 from .controllers import (
     check,
     cleanup,
@@ -18,12 +19,14 @@ from .controllers import (
     cleanup_network_policy,
     cleanup_routing,
     cleanup_service_proxy,
+    collect,
+    plan_from,
     restore,
 )
-from .errors import BackupError, FirewallCleanupError, NamespaceError, ResidueError
+from .errors import BackupError, BundleError, FirewallCleanupError, NamespaceError, ResidueError, RootError
 from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
-from .report import CleanupReport, Holder, Outcome, Status
+from .report import BadLine, CleanupReport, Holder, Outcome, Status
 from .restore_report import Restored, RestoreOutcome, RestoreReport
 
 if TYPE_CHECKING:
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BackupError",
+    "BadLine",
+    "BundleError",
     "CleanupReport",
+    "Collected",
     "Controller",
     "Family",
     "FamilyState",
@@ -55,6 +61,7 @@ __all__ = [
     "RestoreOutcome",
     "RestoreReport",
     "Restored",
+    "RootError",
     "RoutingHandler",
     "Status",
     "__version__",
@@ -65,7 +72,9 @@ __all__ = [
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "collect",
     "ensure_hairpin",
+    "plan_from",
     "restore",
     "run_cleanup_config",
     "undo_hairpin",

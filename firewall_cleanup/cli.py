@@ -10,6 +10,7 @@ import math
 import os
 import signal
 import sys
+import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +18,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .controllers import COMPONENTS, check, cleanup, restore
-from .errors import BackupError, NamespaceError
+from .collected import Collected
+from .controllers import COMPONENTS, check, cleanup, collect, plan_from, restore
+from .errors import BackupError, BundleError, NamespaceError, RootError
 from .model import Controller, Family
 from .report import CleanupReport
 from .restore_report import RestoreReport
@@ -74,10 +76,26 @@ def _add_options(parser: argparse.ArgumentParser, *, prefix: str) -> None:
         metavar="SECONDS",
         help="how long to wait for the xtables lock, for the whole run (default: 30)",
     )
+    add(
+        "wait-gone",
+        type=_seconds,
+        metavar="SECONDS",
+        help="first wait for running processes of the component to end; if one is still there then, change nothing",
+    )
+    add(
+        "root",
+        metavar="DIR",
+        help="where the node's root is mounted, to look at its processes and files (default: /)",
+    )
     add("remove-bridge", action="store_true", help="remove the pod bridge even if links are attached to it")
     add("undo-hairpin", action="store_true", help="turn hairpin mode off where ensure-hairpin turned it on")
     add("backup", metavar="DIR", help="first write all that will be removed into a fresh folder of DIR")
-    add("output", choices=["text", "json"], default="text", help="how to report (default: text)")
+    add(
+        "output",
+        choices=["text", "json", "script"],
+        default="text",
+        help="how to report (default: text); script, of a dry run: as a shell script that does it",
+    )
     short = () if prefix else ("-v",)
     add("verbose", *short, action="store_true", help="list every object with what proves that it is owned")
 
@@ -96,9 +114,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firewall-cleanup",
         description="Remove from this node exactly what Kubernetes node networking left in the kernel.",
-        epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made),"
-        " 1 residue or gaps, 2 usage, 128 + number after a signal."
-        f" Duties of a node are commands of their own, each with --help: {', '.join(SUBCOMMANDS)}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=textwrap.fill(
+            "Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made), 1"
+            " residue or gaps, 2 usage, 128 + number after a signal. Duties of a node are commands of their own, each"
+            f" with --help: {', '.join(SUBCOMMANDS)}.",
+            width=78,
+            break_on_hyphens=False,  # so that the names stay whole
+        ),
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")
@@ -106,6 +129,22 @@ def _parser() -> argparse.ArgumentParser:
         "--check",
         action="store_true",
         help="exit with 1 if there is anything to remove or something could not be read, else with 0; change nothing",
+    )
+    parser.add_argument(
+        "--collect",
+        metavar="DIR",
+        help="write all that a plan needs from this node into files of DIR, for --from; change nothing",
+    )
+    parser.add_argument(
+        "--without-members",
+        action="store_true",
+        help="with --collect: leave out the members of sets that prove nothing",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="DIR",
+        help="with --dry-run or --check: look at files of another node in DIR, not at this node",
     )
     parser.add_argument(
         "--restore",
@@ -132,35 +171,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in SUBCOMMANDS:
         module, _, function = SUBCOMMANDS[words[0]].partition(":")
-        status: int = getattr(importlib.import_module(module), function)(words[1:])
-        return status
+        return int(getattr(importlib.import_module(module), function)(words[1:]))
     parser = _parser()
     args = parser.parse_args(words)
     controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
     components = args.component or list(COMPONENTS)
-    if args.check:
-        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_remove_bridge or args.cleanup_undo_hairpin
-        if acts or args.cleanup_backup is not None or args.restore is not None:
-            parser.error("argument --check: it stands alone, without --cleanup-config and what changes something")
-        return _check(args, controllers, components)
-    if args.restore is not None:
-        acts = args.cleanup_config or args.cleanup_dry_run or args.cleanup_backup is not None
-        if (
-            acts
-            or args.cleanup_family
-            or args.cleanup_remove_bridge
-            or args.cleanup_undo_hairpin
-            or args.controller
-            or args.component
-        ):
-            parser.error("argument --restore: it stands alone, but for --netns, --wait, --output and --verbose")
-        return _restore(args)
-    if not args.cleanup_config:
-        if args.cleanup_backup is not None:
-            parser.error("argument --backup: it goes with --cleanup-config")
+    wrong = _misused(args)
+    if wrong:
+        parser.error(wrong)
+    if args.collect is not None:
+        status = _collect(args)
+    elif args.restore is not None:
+        status = _restore(args)
+    elif args.source is not None:
+        status = _plan_from(args, controllers, components)
+    elif args.check:
+        status = _check(args, controllers, components)
+    elif args.cleanup_config:
+        status = run_cleanup_config(args, controllers=controllers, components=components)
+    else:
         parser.print_help()
-        return 0
-    return run_cleanup_config(args, controllers=controllers, components=components)
+        status = 0
+    return status
+
+
+_SELECTION = frozenset({"--family", "--controller", "--component"})
+# What may stand beside an option; how to report, and for how long to wait for a lock, always may.
+_BESIDE = {
+    "--collect": frozenset({"--netns", "--without-members"}),
+    "--restore": frozenset({"--netns"}),
+    "--from": _SELECTION | {"--cleanup-config", "--dry-run", "--check", "--remove-bridge", "--output script"},
+    "--check": _SELECTION | {"--from", "--netns", "--root"},
+}
+# What an option cannot do without.
+_NEEDS = {
+    "--without-members": ("--collect", frozenset({"--collect"})),
+    "--from": ("--dry-run or --check, as files cannot be cleaned", frozenset({"--dry-run", "--check"})),
+    "--backup": ("--cleanup-config", frozenset({"--cleanup-config"})),
+}
+
+
+def _misused(args: argparse.Namespace) -> str:
+    """Return what is wrong with the options that stand together, "" if nothing is."""
+    given = {
+        "--cleanup-config": args.cleanup_config,
+        "--dry-run": args.cleanup_dry_run,
+        "--check": args.check,
+        "--collect": args.collect is not None,
+        "--without-members": args.without_members,
+        "--from": args.source is not None,
+        "--restore": args.restore is not None,
+        "--backup": args.cleanup_backup is not None,
+        "--remove-bridge": args.cleanup_remove_bridge,
+        "--undo-hairpin": args.cleanup_undo_hairpin,
+        "--wait-gone": args.cleanup_wait_gone is not None,
+        "--root": args.cleanup_root is not None,
+        "--netns": args.cleanup_netns is not None,
+        "--family": args.cleanup_family,
+        "--controller": args.controller,
+        "--component": args.component,
+        "--output script": args.cleanup_output == "script",
+    }
+    there = {name for name, is_there in given.items() if is_there}
+    for name, beside in _BESIDE.items():
+        others = [other for other in given if other in there and other != name and other not in beside]
+        if name in there and others:
+            return f"argument {name}: it excludes {', '.join(others)}"
+    for name, (words, needed) in _NEEDS.items():
+        if name in there and not there & needed:
+            return f"argument {name}: it goes with {words}"
+    return ""
 
 
 def run_cleanup_config(
@@ -187,6 +267,8 @@ def run_cleanup_config(
             remove_bridge=args.cleanup_remove_bridge,
             backup=args.cleanup_backup,
             undo_hairpin=args.cleanup_undo_hairpin,
+            wait_gone=args.cleanup_wait_gone,
+            root=args.cleanup_root,
             stopped=stopped,
         )
 
@@ -194,6 +276,10 @@ def run_cleanup_config(
         return fail("a dry run removes nothing, so there is nothing for a backup")
     if args.cleanup_undo_hairpin and Controller.SERVICE_PROXY not in chosen:
         return fail("hairpin mode is the service proxy's, which is not selected")
+    if args.cleanup_dry_run and args.cleanup_wait_gone is not None:
+        return fail("a dry run changes nothing, so there is nobody to wait for; it names who runs")
+    if args.cleanup_output == "script" and not args.cleanup_dry_run:
+        return fail("a script is of a plan: it goes with a dry run")
     return _run_each(run, args, components)
 
 
@@ -204,10 +290,37 @@ def _check(args: argparse.Namespace, controllers: Iterable[Controller], componen
             controllers=controllers,
             families=_families(args),
             netns=args.cleanup_netns,
+            root=args.cleanup_root,
             stopped=stopped,
         )
 
     return _run_each(run, args, components)
+
+
+def _plan_from(args: argparse.Namespace, controllers: Iterable[Controller], components: Iterable[str]) -> int:
+    def run(component: str, stopped: Callable[[], int | None]) -> CleanupReport:
+        return plan_from(
+            args.source,
+            component=component,
+            controllers=controllers,
+            families=_families(args),
+            remove_bridge=args.cleanup_remove_bridge,
+            check=args.check,
+            stopped=stopped,
+        )
+
+    return _run_each(run, args, components)
+
+
+def _collect(args: argparse.Namespace) -> int:
+    try:
+        with _stop_signals() as stopped:
+            members = not args.without_members
+            report = collect(args.collect, netns=args.cleanup_netns, members=members, stopped=stopped)
+    except (NamespaceError, BundleError) as error:
+        return fail(error)
+    _print(report, args)
+    return report.exit_code
 
 
 def _restore(args: argparse.Namespace) -> int:
@@ -220,7 +333,7 @@ def _restore(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def fail(error: NamespaceError | BackupError | str) -> int:
+def fail(error: NamespaceError | RootError | BackupError | BundleError | str) -> int:
     """Print an error and return the exit status for it: 2, or 1 where a right is missing."""
     print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
     return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
@@ -235,36 +348,60 @@ def _run_each(
 ) -> int:
     """Run it for each component, print each report, and return the exit status of all."""
     status = 0
+    planned = []
     with _stop_signals() as stopped:
         for component in dict.fromkeys(components):
             try:
                 report = run(component, stopped)
-            except NamespaceError as error:
+            except (NamespaceError, RootError, BundleError) as error:
                 return fail(error)
-            _print(report, args)
+            if args.cleanup_output == "script":
+                planned.append(report)
+            else:
+                _print(report, args)
             status = max(status, report.exit_code)
+    if planned:
+        _print_script(planned, args)
     return status
 
 
-def _print(report: CleanupReport | RestoreReport, args: argparse.Namespace) -> None:
-    try:
+def _print(report: CleanupReport | RestoreReport | Collected, args: argparse.Namespace) -> None:
+    with _while_read():
         if args.cleanup_output == "json":
             print(json.dumps(report.to_dict(), indent=1))
         else:
             print_text(_lines(report, verbose=args.cleanup_verbose))
+
+
+def _print_script(reports: Iterable[CleanupReport], args: argparse.Namespace) -> None:
+    from .script import script  # noqa: PLC0415 - most runs need none
+
+    with _while_read():
+        # As bytes: a comment of a rule may be in no encoding.
+        sys.stdout.buffer.write(script(reports, wait=args.cleanup_wait).encode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def _while_read() -> Iterator[None]:
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; the work is done and its status still counts.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _lines(report: CleanupReport | RestoreReport, *, verbose: bool) -> Iterator[Line]:
+def _lines(report: CleanupReport | RestoreReport | Collected, *, verbose: bool) -> Iterator[Line]:
     # Who asks for JSON, or only imports the package, does not wait for these.
     from .restore_text import restore_lines  # noqa: PLC0415
     from .text import report_lines  # noqa: PLC0415
 
     if isinstance(report, CleanupReport):
         return report_lines(report, verbose=verbose)
+    if isinstance(report, Collected):
+        from .collect_text import collect_lines  # noqa: PLC0415
+
+        return collect_lines(report, verbose=verbose)
     return restore_lines(report, verbose=verbose)
 
 

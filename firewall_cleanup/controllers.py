@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import TypedDict, Unpack
 
 import attrs
 
+from .collected import Collected
 from .components import Component
 from .components.kube_router import KUBE_ROUTER
 from .engine import Settings, run
@@ -26,6 +28,8 @@ __all__ = [
     "cleanup_network_policy",
     "cleanup_routing",
     "cleanup_service_proxy",
+    "collect",
+    "plan_from",
     "restore",
 ]
 
@@ -43,6 +47,8 @@ class Options(TypedDict, total=False):
     remove_bridge: bool
     backup: str | os.PathLike[str] | None
     undo_hairpin: bool
+    wait_gone: float | None
+    root: str | os.PathLike[str] | None
     stopped: Callable[[], int | None]
 
 
@@ -58,6 +64,8 @@ def cleanup(
     remove_bridge: bool = False,
     backup: str | os.PathLike[str] | None = None,
     undo_hairpin: bool = False,
+    wait_gone: float | None = None,
+    root: str | os.PathLike[str] | None = None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Remove what some controllers of a component left in the kernel, and nothing else.
@@ -75,6 +83,9 @@ def cleanup(
             change, if there is one to make; if that cannot be written, nothing is changed and a gap says why.
         undo_hairpin: with the service proxy: also turn off the hairpin mode of ports where `ensure_hairpin` turned it
             on, at the end.
+        wait_gone: seconds to wait for running processes of the component to end. If one is still there after that,
+            nothing is changed and a gap names it. None: they are named in `writers` of the report, and no obstacle.
+        root: where the root of the node is mounted, to look at its processes and its files; by default `/`.
         stopped: asked between steps; the number of a signal ends the call early, which the report says.
 
     Returns:
@@ -82,27 +93,26 @@ def cleanup(
         could not be removed is residue, and everything else was done.
 
     Raises:
-        ValueError: an argument is wrong; NamespaceError (a ValueError) if there is no such namespace.
+        ValueError: an argument is wrong; NamespaceError (a ValueError) if there is no such namespace, RootError (a
+            ValueError) if there is no such root.
 
     """
-    chosen = frozenset(controllers)
-    if not chosen or not all(isinstance(controller, Controller) for controller in chosen):
-        raise ValueError("controllers: expected members of Controller, at least one")
+    chosen = _chosen_controllers(controllers)
     if not wait >= 0:
         raise ValueError(f"wait: expected seconds, 0 or more, not {wait!r}")
     if handlers is not None and netns is not None:
         raise ValueError("netns: the handlers know their namespace already")
-    wanted = None if families is None else tuple(sorted(set(families)))
-    if wanted is not None and (not wanted or not all(isinstance(family, Family) for family in wanted)):
-        raise ValueError("families: expected members of Family, at least one")
+    wanted = _chosen_families(families)
     if backup is not None and dry_run:
         raise ValueError("backup: a dry run removes nothing")
     if undo_hairpin and Controller.SERVICE_PROXY not in chosen:
         raise ValueError("undo_hairpin: it is the service proxy's, which is not selected")
+    if wait_gone is not None and (dry_run or not 0 <= wait_gone < math.inf):
+        raise ValueError("wait_gone: a dry run waits for nobody" if dry_run else f"wait_gone: not {wait_gone!r}")
     software = _component(component)
-    settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, stopped=stopped)
-    place = None if netns is None else os.fspath(netns)
-    with open_host(handlers, netns=place, families=wanted) as host:
+    settings = Settings(dry_run=dry_run, wait=wait, remove_bridge=remove_bridge, wait_gone=wait_gone, stopped=stopped)
+    place, folder = (None if path is None else os.fspath(path) for path in (netns, root))
+    with open_host(handlers, netns=place, families=wanted, root=folder) as host:
         if backup is None:
             report = run(host, software, chosen, settings)
         else:
@@ -136,6 +146,7 @@ def check(
     component: str = KUBE_ROUTER.name,
     families: Iterable[Family] | None = None,
     netns: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] | None = None,
     stopped: Callable[[], int | None] = lambda: None,
 ) -> CleanupReport:
     """Tell whether there is anything that `cleanup` would have to remove; change nothing, take no lock.
@@ -150,12 +161,30 @@ def check(
         families=families,
         netns=netns,
         dry_run=True,
+        root=root,
         stopped=stopped,
     )
     return attrs.evolve(report, check=True)
 
 
+def _chosen_controllers(controllers: Iterable[Controller]) -> frozenset[Controller]:
+    """Return them as a set. Raises ValueError if there is none, or something else among them."""
+    chosen = frozenset(controllers)
+    if not chosen or not all(isinstance(controller, Controller) for controller in chosen):
+        raise ValueError("controllers: expected members of Controller, at least one")
+    return chosen
+
+
+def _chosen_families(families: Iterable[Family] | None) -> tuple[Family, ...] | None:
+    """Return them in order, None for no choice. Raises ValueError if there is none, or something else among them."""
+    wanted = None if families is None else set(families)
+    if wanted is not None and (not wanted or not all(isinstance(family, Family) for family in wanted)):
+        raise ValueError("families: expected members of Family, at least one")
+    return None if wanted is None else tuple(sorted(wanted))
+
+
 def _component(name: str) -> Component:
+    """Return a component by its name. Raises ValueError if there is none."""
     try:
         return COMPONENTS[name]
     except KeyError:
@@ -194,6 +223,76 @@ def restore(
     from .restoring import put_back  # noqa: PLC0415 - a cleanup needs none of it
 
     return put_back(directory, netns=netns, handlers=handlers, wait=wait, stopped=stopped)
+
+
+def collect(
+    directory: str | os.PathLike[str],
+    *,
+    netns: str | os.PathLike[str] | None = None,
+    members: bool = True,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> Collected:
+    """Write everything that a plan needs into files of a folder; change nothing on the node, take no lock.
+
+    The files have the names and the forms of what the standard tools print, and need none of them. `plan_from` reads
+    them anywhere. What only people want, such as parts of others' rules that are not decoded, is not in them.
+
+    Args:
+        directory: the folder, which is made if it is missing. Files get mode 0600, for they name pods and services.
+        netns: a network namespace by name or path; by default the caller's own.
+        members: write the members of all sets, if the command ipset is there. Without, only those of sets that may
+            prove something.
+        stopped: asked before something is written; the number of a signal ends the call.
+
+    Returns:
+        What was written. A part that could not be read is a gap, there and in the files.
+
+    Raises:
+        BundleError (a ValueError): the folder cannot be written, or one of the files is there; nothing was written.
+        NamespaceError (a ValueError): there is no such network namespace, or no right to enter it.
+
+    """
+    from .bundles import collect_node  # noqa: PLC0415 - a cleanup needs none of it
+
+    return collect_node(directory, COMPONENTS.values(), netns=netns, members=members, stopped=stopped)
+
+
+def plan_from(
+    directory: str | os.PathLike[str],
+    *,
+    controllers: Iterable[Controller] = tuple(Controller),
+    component: str = KUBE_ROUTER.name,
+    families: Iterable[Family] | None = None,
+    remove_bridge: bool = False,
+    check: bool = False,
+    stopped: Callable[[], int | None] = lambda: None,
+) -> CleanupReport:
+    """Plan a cleanup of the node that the files of a folder describe, without a kernel and without rights.
+
+    The files are those of `collect`, or of the standard tools under the same names. The report is that of
+    `cleanup(dry_run=True)` on the node. What is missing, or cannot be read, is a gap; lines that are not understood
+    count as foreign and are in `bad_lines`.
+
+    Args:
+        directory: the folder.
+        controllers: whose state to plan for.
+        component: the software that made the state; `kube-router`.
+        families: the families to look at, by default both.
+        remove_bridge: plan to remove the pod bridge even if links are attached to it.
+        check: report as `check` does: clean only if there is nothing to remove.
+        stopped: asked between steps; the number of a signal ends the call early, which the report says.
+
+    Raises:
+        BundleError (a ValueError): there is no such folder, it cannot be listed, or none of the files is in it.
+        ValueError: another argument is wrong.
+
+    """
+    from .bundles import plan_folder  # noqa: PLC0415 - a cleanup needs none of it
+
+    chosen = _chosen_controllers(controllers)
+    wanted = _chosen_families(families)
+    settings = Settings(dry_run=True, remove_bridge=remove_bridge, stopped=stopped)
+    return attrs.evolve(plan_folder(directory, _component(component), chosen, settings, families=wanted), check=check)
 
 
 def cleanup_service_proxy(handlers: Handlers | None = None, **options: Unpack[Options]) -> CleanupReport:

@@ -1,4 +1,7 @@
-"""Files that describe a node beside its rules and sets: `ip -j`, `ipvsadm -Sn` and `nft -j list ruleset`."""
+"""Files that describe a node beside its rules and sets: `ip -j`, `ipvsadm -Sn` and `nft -j list ruleset`.
+
+They may come from anybody: a value of another type than it should have makes its entry a problem, never a crash.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,19 @@ from typing import Any
 import attrs
 
 from .errors import DumpError
-from .model import Address, Family, IpvsService, Link, NativeTable, PolicyRule, Route
+from .model import Address, Family, FouPort, IpvsService, Link, NativeTable, PolicyRule, Route
 
 __all__ = [
+    "PROTOCOLS_OF_ROUTES",
+    "SCOPES",
+    "TYPES",
+    "Native",
+    "Problem",
     "read_addresses",
+    "read_fou_ports",
     "read_ipvsadm",
     "read_links",
-    "read_native_tables",
+    "read_native",
     "read_policy_rules",
     "read_routes",
 ]
@@ -26,12 +35,12 @@ Problem = Callable[[DumpError], None]
 
 # Names of iproute2's rt_tables, kube-router's among them, and of rt_protos, rt_scopes and route types.
 _TABLES = {"local": 255, "main": 254, "default": 253, "kube-router": 77, "kube-router-dsr": 78, "external_ip": 79}
-_PROTOCOLS = {
+PROTOCOLS_OF_ROUTES = {
     "unspec": 0, "redirect": 1, "kernel": 2, "boot": 3, "static": 4, "ra": 9, "zebra": 11, "bird": 12,
     "dhcp": 16, "mrouted": 17, "bgp": 186,
 }  # fmt: skip
-_SCOPES = {"global": 0, "universe": 0, "site": 200, "link": 253, "host": 254, "nowhere": 255}
-_TYPES = {
+SCOPES = {"global": 0, "universe": 0, "site": 200, "link": 253, "host": 254, "nowhere": 255}
+TYPES = {
     "unicast": 1, "local": 2, "broadcast": 3, "anycast": 4, "multicast": 5, "blackhole": 6, "unreachable": 7,
     "prohibit": 8,
 }  # fmt: skip
@@ -41,17 +50,25 @@ _FAMILIES = {"inet": Family.IPV4, "inet6": Family.IPV6}
 _UNKNOWN = -1
 
 
+def _loaded(text: str, source: str, problem: Problem) -> Any:
+    """Return what JSON says; None, and a problem, if it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        problem(DumpError(f"not JSON: {error.msg}", source=source, line=error.lineno, whole=True))
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
+        problem(DumpError(f"not JSON: {error}", source=source, line=1, whole=True))
+    return None
+
+
 def _objects(text: str, source: str, problem: Problem) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the objects of a JSON array with their places in it; an empty file is an empty array."""
     if not text.strip():
         return
-    try:
-        items = json.loads(text)
-    except json.JSONDecodeError as error:
-        problem(DumpError(f"not JSON: {error.msg}", source=source, line=error.lineno))
-        return
+    items = _loaded(text, source, problem)
     if not isinstance(items, list):
-        problem(DumpError("expected a JSON array", source=source, line=1))
+        if items is not None or text.strip() == "null":
+            problem(DumpError("expected a JSON array", source=source, line=1, whole=True))
         return
     for place, item in enumerate(items, 1):
         if isinstance(item, dict):
@@ -69,17 +86,34 @@ def _each(text: str, source: str, problem: Problem, read: Callable[[Mapping[str,
             problem(DumpError(f"entry {place}: {type(error).__name__} {error}", source=source, line=1))
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, not {value!r}")
+    return value
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
 def _number(names: Mapping[str, int], word: object) -> int:
     text = str(word)
-    return int(text) if text.isdigit() else names.get(text, _UNKNOWN)
+    return int(text) if text.isdecimal() else names.get(text, _UNKNOWN)
 
 
-def _network(text: str, family: Family, length: object = None) -> str:
+def _network(value: object, family: Family) -> str:
+    text = _text(value)
     if text in {"default", "all"}:
-        text, length = ("0.0.0.0" if family is Family.IPV4 else "::"), 0  # noqa: S104 - the default route
-    if length is not None:
-        text = f"{text}/{length}"
+        text = "0.0.0.0/0" if family is Family.IPV4 else "::/0"
     return ipaddress.ip_network(text, strict=False).with_prefixlen
+
+
+def _source(item: Mapping[str, Any], family: Family) -> str | None:
+    """Return the source of a policy rule; the kernel keeps its host bits."""
+    address, _, length = _text(item["src"]).partition("/")
+    if address == "all":
+        return None
+    return f"{ipaddress.ip_address(address)}/{int(length or item.get('srclen', family.bits))}"
 
 
 def read_policy_rules(text: str, family: Family, *, source: str, problem: Problem) -> tuple[PolicyRule, ...]:
@@ -91,7 +125,7 @@ def read_policy_rules(text: str, family: Family, *, source: str, problem: Proble
             family=family,
             table=_number(_TABLES, item.get("table", "")),
             priority=int(item["priority"]),
-            source=None if item["src"] == "all" else _network(item["src"], family, item.get("srclen", family.bits)),
+            source=_source(item, family),
             mark=int(mark, 0) if mark else None,
             plain=item.keys() <= _RULE_KEYS and "table" in item and int(mask or "0xffffffff", 0) == 0xFFFFFFFF,
         )
@@ -107,11 +141,11 @@ def read_routes(text: str, family: Family, *, source: str, problem: Problem) -> 
             family=family,
             table=_number(_TABLES, item.get("table", "main")),
             destination=_network(item["dst"], family),
-            protocol=_number(_PROTOCOLS, item.get("protocol", "boot")),
-            scope=_number(_SCOPES, item.get("scope", "global")),
-            type=0 if item.keys() & _SIMPLE_ROUTE else _TYPES.get(item.get("type", "unicast"), _UNKNOWN),
-            gateway=item.get("gateway"),
-            device=item.get("dev"),
+            protocol=_number(PROTOCOLS_OF_ROUTES, item.get("protocol", "boot")),
+            scope=_number(SCOPES, item.get("scope", "global")),
+            type=0 if item.keys() & _SIMPLE_ROUTE else _number(TYPES, item.get("type", "unicast")),
+            gateway=_text_or_none(item.get("gateway")),
+            device=_text_or_none(item.get("dev")),
             metric=int(item.get("metric", 0)),
         )
 
@@ -122,16 +156,16 @@ def read_links(text: str, *, source: str, problem: Problem) -> tuple[Link, ...]:
     """Return the links that `ip -j -d link` printed."""
 
     def read(item: Mapping[str, Any]) -> Link:
-        info = item.get("linkinfo", {})
-        data = info.get("info_data", {})
+        info = item.get("linkinfo") or {}
+        data = info.get("info_data") or {}
         remote = data.get("remote")
         return Link(
-            name=item["ifname"],
-            kind=info.get("info_kind", ""),
+            name=_text(item["ifname"]),
+            kind=_text(info.get("info_kind", "")),
             index=int(item.get("ifindex", 0)),
-            master=item.get("master"),
-            remote=None if remote in {None, "any"} else str(ipaddress.ip_address(remote)),
-            encap_port=int(data.get("encap", {}).get("dport", 0)),
+            master=_text_or_none(item.get("master")),
+            remote=None if remote in {None, "any"} else str(ipaddress.ip_address(_text(remote))),
+            encap_port=int((data.get("encap") or {}).get("dport", 0)),
         )
 
     return tuple(_each(text, source, problem, read))
@@ -141,8 +175,9 @@ def read_addresses(text: str, *, source: str, problem: Problem) -> tuple[Address
     """Return the addresses that `ip -j addr` printed."""
 
     def read(item: Mapping[str, Any]) -> list[Address]:
+        name = _text(item["ifname"])
         return [
-            Address(_FAMILIES[a["family"]], item["ifname"], f"{ipaddress.ip_address(a['local'])}/{a['prefixlen']}")
+            Address(_FAMILIES[a["family"]], name, f"{ipaddress.ip_address(_text(a['local']))}/{int(a['prefixlen'])}")
             for a in item.get("addr_info", ())
             if a.get("family") in _FAMILIES and "local" in a
         ]
@@ -150,19 +185,59 @@ def read_addresses(text: str, *, source: str, problem: Problem) -> tuple[Address
     return tuple(address for found in _each(text, source, problem, read) for address in found)
 
 
-def read_native_tables(text: str, *, source: str, problem: Problem) -> tuple[NativeTable, ...]:
-    """Return all tables that `nft -j list ruleset` printed, those of iptables among them."""
-    if not text.strip():
-        return ()
+def read_fou_ports(text: str, *, source: str, problem: Problem) -> tuple[FouPort, ...]:
+    """Return the ports that `ip -j fou show` printed."""
+
+    def read(item: Mapping[str, Any]) -> FouPort:
+        return FouPort(_FAMILIES[item.get("family", "inet")], int(item["port"]), 2 if "gue" in item else 1)
+
+    return tuple(_each(text, source, problem, read))
+
+
+@attrs.frozen
+class Native:
+    """What `nft -j list ruleset` printed: all tables, those of iptables among them.
+
+    `with_chains` are those of which a chain or a map was printed; `mapped` has the verdict maps of each by the chains
+    to which they send packets.
+    """
+
+    tables: tuple[NativeTable, ...] = ()
+    with_chains: tuple[NativeTable, ...] = ()
+    mapped: Mapping[NativeTable, Mapping[str, str]] = attrs.field(factory=dict)
+
+
+def read_native(text: str, *, source: str, problem: Problem) -> Native:
+    """Return the tables of nf_tables that `nft -j list ruleset` printed."""
+    found = _loaded(text, source, problem) if text.strip() else {"nftables": []}
+    if found is None:
+        return Native()
     try:
-        entries = json.loads(text)["nftables"]
-        tables = [entry["table"] for entry in entries if "table" in entry]
-        return tuple(NativeTable(table["family"], table["name"]) for table in tables)
-    except json.JSONDecodeError as error:
-        problem(DumpError(f"not JSON: {error.msg}", source=source, line=error.lineno))
-    except (KeyError, TypeError):
-        problem(DumpError("not what nft -j prints", source=source, line=1))
-    return ()
+        entries = found["nftables"]
+        tables = [_native(entry["table"], "name") for entry in entries if "table" in entry]
+        inside = {
+            _native(entry[kind], "table"): None for entry in entries for kind in ("chain", "map") if kind in entry
+        }
+        mapped: dict[NativeTable, dict[str, str]] = {}
+        for one in (entry["map"] for entry in entries if "map" in entry):
+            into = mapped.setdefault(_native(one, "table"), {})
+            into.update(dict.fromkeys(_targets(one.get("elem", [])), _text(one["name"])))
+        return Native(tuple(tables), tuple(inside), mapped)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        problem(DumpError("not what nft -j prints", source=source, line=1, whole=True))
+    return Native()
+
+
+def _native(item: Mapping[str, Any], name: str) -> NativeTable:
+    return NativeTable(_text(item["family"]), _text(item[name]))
+
+
+def _targets(elements: Any) -> Iterator[str]:
+    """Yield the chains in the verdicts of a map's elements, each a pair of a key and a verdict."""
+    for element in elements:
+        verdict = element[-1] if isinstance(element, list) and element else None
+        if isinstance(verdict, dict):
+            yield from (_text(verdict[way]["target"]) for way in ("jump", "goto") if way in verdict)
 
 
 _SERVICE = re.compile(r"-[Aa]\s+(?:-([tu])|--(sctp)-service|-(f))\s+(\S+)(\s+-6)?(.*)")
@@ -172,18 +247,23 @@ _DESTINATION = re.compile(r"\s-r\s+(\S+)")
 def read_ipvsadm(text: str, *, source: str, problem: Problem) -> tuple[IpvsService, ...]:
     """Return the virtual services that `ipvsadm -Sn` printed."""
     services: dict[IpvsService, set[str]] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
+    first_bad: DumpError | None = None
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         try:
             service, destination = _ipvs_line(line)
         except (ValueError, TypeError):
-            problem(DumpError("not a line of ipvsadm -Sn", source=source, line=number))
+            error = DumpError("not a line of ipvsadm -Sn", source=source, line=number)
+            first_bad = first_bad or error
+            problem(error)
             continue
         into = services.setdefault(service, set())
         if destination is not None:
             into.add(destination)
+    if first_bad is not None and not services:
+        first_bad.whole = True  # it is something else
     return tuple(attrs.evolve(s, destinations=frozenset(found)) for s, found in services.items())
 
 
@@ -192,14 +272,21 @@ def _ipvs_line(line: str) -> tuple[IpvsService, str | None]:
     if found is None:
         raise ValueError(line)
     short, sctp, mark, where, six, rest = found.groups()
-    destination = _DESTINATION.search(rest)
-    if line.startswith("-a") and destination is None:
-        raise ValueError(line)
-    end = destination[1] if destination and line.startswith("-a") else None
+    end = None
+    if line.startswith("-a"):
+        destination = _DESTINATION.search(rest)
+        if destination is None:
+            raise ValueError(line)
+        host, port = _end(destination[1])
+        end = f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
     if mark:
         return IpvsService(Family.IPV6 if six else Family.IPV4, mark=int(where)), end
-    host, _, port = where.rpartition(":")
-    address = ipaddress.ip_address(host.strip("[]"))
+    address, port = _end(where)
     protocol = sctp or {"t": "tcp", "u": "udp"}[short]
     family = Family.IPV4 if address.version == 4 else Family.IPV6
-    return IpvsService(family, protocol, str(address), int(port)), end
+    return IpvsService(family, protocol, str(address), port), end
+
+
+def _end(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
+    host, _, port = text.rpartition(":")
+    return ipaddress.ip_address(host.strip("[]")), int(port)

@@ -18,6 +18,7 @@ from .plan import others
 from .proof import Proof, prove, stood_still
 from .report import CleanupReport, Left, Status
 from .stages import Planned, Settings, Stages
+from .watching import Watch
 
 __all__ = ["Settings", "run"]
 
@@ -28,15 +29,21 @@ def run(
     host: Host, component: Component, controllers: frozenset[Controller], settings: Settings | None = None
 ) -> CleanupReport:
     """Clean a host of what some controllers of a component own, and report."""
-    return _Run(host, component, controllers, settings or Settings()).run()
+    settings, watch = settings or Settings(), Watch(host, component, controllers)
+    try:
+        not_begun = watch.not_begun(settings.wait_gone, settings.clock, settings.stopped)
+        return not_begun or _Run(host, component, controllers, settings, watch).run()
+    finally:
+        watch.close()
 
 
 class _Run:
     def __init__(
-        self, host: Host, component: Component, controllers: frozenset[Controller], settings: Settings
+        self, host: Host, component: Component, controllers: frozenset[Controller], settings: Settings, watch: Watch
     ) -> None:
         self.host, self.component, self.controllers, self.settings = host, component, controllers, settings
-        self.stages = Stages(host, component, controllers, settings)
+        self.watch = watch
+        self.stages = Stages(host, component, controllers, settings, after_nft=watch.listen)
 
     def run(self) -> CleanupReport:
         stages = self.stages
@@ -111,6 +118,9 @@ class _Run:
         if signal is not None:
             stopped = Left(Status.FAILED, "interrupted before it was its turn")
             left = {place: left.get(place, stopped) for place in _places(here)}
+        if not self.settings.dry_run:
+            again = {place: _table_of(place) for place in _places(here) if place not in left}
+            left.update(self.watch.why_again(again))
         gaps = tuple(dict.fromkeys((*reading.found.snapshot.gaps, *self.stages.gaps)))
         families = {
             family: FamilyState.GAP if any(gap.family in {None, family} for gap in gaps) else state
@@ -129,6 +139,8 @@ class _Run:
             notes=self.notes(reading, gone),
             proof=proof,
             others=others(reading.found.snapshot, reading.found.claims) if self.settings.dry_run else {},
+            writers=self.watch.writers,
+            boot_files=self.watch.boot_files(),
         )
 
     def notes(self, reading: Planned, gone: Claims) -> tuple[str, ...]:

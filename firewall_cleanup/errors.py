@@ -9,12 +9,14 @@ from collections.abc import Mapping
 __all__ = [
     "BackupError",
     "BatchRefused",
+    "BundleError",
     "DumpError",
     "FirewallCleanupError",
     "KernelError",
     "LockBusy",
     "NamespaceError",
     "ResidueError",
+    "RootError",
     "StaleGeneration",
     "ToolError",
 ]
@@ -32,16 +34,28 @@ class NamespaceError(FirewallCleanupError, ValueError):
         self.errno = code
 
 
+class RootError(FirewallCleanupError, ValueError):
+    """The folder that was given as another root is none, or may not be entered."""
+
+
 class BackupError(FirewallCleanupError, ValueError):
     """A backup cannot be written (nothing is changed then), or there is none, or it cannot be understood."""
 
 
-class DumpError(FirewallCleanupError, ValueError):
-    """A dump file could not be understood. `line` is its 1-based line number."""
+class BundleError(FirewallCleanupError, ValueError):
+    """A folder of dump files cannot be read at all, or not be written; what is in the way is said."""
 
-    def __init__(self, reason: str, *, source: str, line: int) -> None:
+
+class DumpError(FirewallCleanupError, ValueError):
+    """A dump file could not be understood. `line` is its 1-based line number.
+
+    `whole` tells that more than a line is unknown: the file, or what it has of one `table`.
+    """
+
+    def __init__(self, reason: str, *, source: str, line: int, whole: bool = False, table: str | None = None) -> None:
         super().__init__(f"{source}:{line}: {reason}")
         self.reason, self.source, self.line = reason, source, line
+        self.whole, self.table = whole, table
 
 
 class KernelError(FirewallCleanupError, OSError):

@@ -16,7 +16,7 @@ import attrs
 from .errors import KernelError, explain
 from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
 from .hairpin_target import Finder, everything, noted, outcome_of, target_of
-from .handlers._link_events import Stop, descriptor_of
+from .handlers._link_events import StopSignal, readable_at
 from .handlers._namespace import Namespace
 from .handlers._ports import MARK, IpAddress, Port, PortConnection, PortHandler
 
@@ -101,7 +101,7 @@ def undo_in(namespace: Namespace, *, dry_run: bool) -> HairpinReport:
 
 def watch_hairpin(
     bridge: str,
-    stop: Stop,
+    stop: StopSignal,
     *,
     netns: str | os.PathLike[str] | None = None,
     seen: Callable[[HairpinReport], object] | None = None,
@@ -124,7 +124,7 @@ def watch_hairpin(
 
     """
     target, find = target_of(bridge, None, None, None, None)
-    with PortHandler.open(netns) as handler, descriptor_of(stop) as stopped, handler.events() as events:
+    with PortHandler.open(netns) as handler, readable_at(stop) as stopped, handler.events() as events:
         trouble: list[HairpinOutcome] | None = None
         ensure = _ensurer()  # one for all the time, so that a port that is attached again needs no second note
         while True:

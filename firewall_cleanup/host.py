@@ -26,8 +26,9 @@ from .model import (
     TableChange,
     TableKey,
 )
+from .writers import Commits, Process, Processes
 
-__all__ = ["Host", "Interest", "LegacyTable", "NftDump", "Staying"]
+__all__ = ["FoundFile", "Host", "Interest", "LegacyTable", "NftDump", "NftListener", "Staying"]
 
 
 class Interest:
@@ -96,6 +97,26 @@ class NftDump(Protocol):
     def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying: ...
 
 
+@attrs.frozen
+class FoundFile:
+    """A file that was looked for: where it is, and its text, or the reason why it has none.
+
+    `asked` is the path or the pattern by which it was looked for.
+    """
+
+    asked: str
+    path: str
+    text: str = attrs.field(default="", repr=False)
+    unread: str = ""
+
+
+class NftListener(Protocol):
+    """Hears who changes nf_tables from now on; see `handlers._nft_listener.NftListener`."""
+
+    def commits(self) -> Commits: ...
+    def close(self) -> None: ...
+
+
 class Host(Protocol):
     """What the engine reads from and writes to; all of it in one network namespace."""
 
@@ -119,5 +140,9 @@ class Host(Protocol):
     def fou_ports(self) -> tuple[FouPort, ...]: ...
     def delete(self, item: Item) -> None: ...
     def traces(self, traces: Iterable[FileTrace]) -> tuple[str, ...]: ...
+    def read_files(self, paths: Iterable[str]) -> tuple[FoundFile, ...]: ...
+    def processes(self, wanted: Callable[[Process], bool]) -> Processes: ...
+    def wait_for_end(self, pids: Iterable[int], seconds: float) -> None: ...
+    def listen_nft(self) -> NftListener | None: ...
     def texts(self, key: TableKey, chain: str) -> list[str] | None: ...
     def family_state(self, family: Family, *, gap: bool, found: bool) -> FamilyState: ...

@@ -14,6 +14,7 @@ import attrs
 
 __all__ = [
     "BUILTIN_CHAINS",
+    "WHOLE_LINE",
     "Address",
     "Backend",
     "Change",
@@ -146,13 +147,18 @@ class Target:
     goto: bool = False
 
 
+WHOLE_LINE = "line"
+"""The opaque part of a rule of which no part was understood."""
+
+
 @attrs.frozen
 class Rule:
     """A rule of an iptables table.
 
     `opaque` names the parts that were not understood; such a rule is never owned for its shape, but its jump and
     the sets it uses (`sets`) are known all the same. `handle`, `index` (from 0, within its chain) and the counters
-    say where the rule is and what it counted; they take no part in comparing rules.
+    say where the rule is and what it counted; they take no part in comparing rules. A rule with the opaque part
+    `WHOLE_LINE` was a line of a file that could not be understood: not even a jump proves whose it is.
     """
 
     chain: str
@@ -350,6 +356,15 @@ class Gap:
     backend: Backend | None = None
     table: str | None = None
     subsystem: str = "iptables"
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return the gap as JSON has it."""
+        return {
+            "family": None if self.family is None else self.family.value,
+            "backend": None if self.backend is None else self.backend.value,
+            "table": self.table,
+            "reason": self.reason,
+        }
 
     def covers(self, key: TableKey) -> bool:
         """Tell whether the gap is about this iptables table, alone or among others."""

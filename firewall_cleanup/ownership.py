@@ -9,7 +9,20 @@ from typing import TypeVar
 import attrs
 
 from .components import Component, ItemClaim, OwnedShape, Proofs
-from .model import Backend, Controller, Family, IpSet, Item, Link, NativeTable, Rule, Snapshot, Table, TableKey
+from .model import (
+    WHOLE_LINE,
+    Backend,
+    Controller,
+    Family,
+    IpSet,
+    Item,
+    Link,
+    NativeTable,
+    Rule,
+    Snapshot,
+    Table,
+    TableKey,
+)
 from .shapes import Bindings
 
 __all__ = ["Claims", "RuleClaim", "RuleId", "SetClaim", "claim"]
@@ -231,7 +244,7 @@ def _claim_rule(
     proven: set[str] | None,
 ) -> RuleClaim | None:
     target = rule.target.name
-    if target in owned:
+    if target in owned and WHOLE_LINE not in rule.opaque:
         return RuleClaim(rule, owned[target], "jump", target)
     for entry in shapes:
         if entry.needs_vip == (proven is None):

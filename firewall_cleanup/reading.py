@@ -33,6 +33,8 @@ __all__ = ["Reader", "Reading", "text_of"]
 
 # Bytes of legacy tables, of hundreds of thousands of rules, that are worth the time to read them again.
 _MOST_KEPT = 100 << 20
+# What only those need to do with who own more than rules and sets.
+_OF_ITEMS = frozenset({"ipvs", "routing", "fou"})
 
 
 @attrs.frozen
@@ -58,11 +60,19 @@ class Reading:
 class Reader:
     """Reads a host for a component and some controllers of it.
 
-    The inside of the selected controllers' chains is not read, but for those in `look_into` (table, chain). With
-    `look_at_all` every rule of others is looked at, also where nothing can refer to what is owned.
+    `interest` says what is read of rules; by default what may be owned, or hold what is. The inside of the selected
+    controllers' chains is not read then, but for those in `look_into` (table, chain). With `look_at_all` every rule
+    of others is looked at, also where nothing can refer to what is owned.
     """
 
-    def __init__(self, host: Host, component: Component, controllers: frozenset[Controller]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        component: Component,
+        controllers: frozenset[Controller],
+        interest: Interest | None = None,
+    ) -> None:
+        self._wanted = interest
         self.host, self.component, self.controllers = host, component, controllers
         self.families = frozenset(host.families)
         self.look_into: set[tuple[str, str]] = set()
@@ -75,11 +85,11 @@ class Reader:
 
     def read(self) -> Reading:
         """Read everything that may be owned, or may hold what is. What cannot be read becomes a gap."""
-        gaps = [gap for gap in self.host.gaps if self.is_concerned or gap.subsystem not in {"ipvs", "routing"}]
+        gaps = [gap for gap in self.host.gaps if self.is_concerned or gap.subsystem not in _OF_ITEMS]
         tables: dict[TableKey, Table] = {}
         natives: tuple[NativeTable, ...] = ()
         generation, moving = None, False
-        interest = _Interest(self)
+        interest = self._wanted or _Interest(self)
         legacy = [table for family in self.host.families for table in self._open_legacy(family, interest, gaps)]
         dump = None
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from .boot_files import BootFiles
 from .components import ItemClaim
 from .errors import ResidueError
 from .model import (
@@ -29,11 +30,12 @@ from .model import (
 from .ownership import Claims, RuleClaim
 from .proof import Proof
 from .rules import render
+from .writers import Writers
 
 if TYPE_CHECKING:
     from .hairpin_report import HairpinReport
 
-__all__ = ["CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
+__all__ = ["BadLine", "CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 
 
 class Status(enum.Enum):
@@ -139,6 +141,15 @@ _ROUTE_TYPES = {2: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 Place = object
 
 
+@attrs.frozen
+class BadLine:
+    """A line of a file, counted from 1, that could not be understood and so is foreign."""
+
+    file: str
+    line: int
+    reason: str
+
+
 @attrs.frozen(slots=False)
 class CleanupReport:
     """The result of a cleanup or of its dry run.
@@ -148,7 +159,9 @@ class CleanupReport:
     selected; what another controller still needs (`kept`) is no residue. `check` tells that this is a dry run to
     learn whether there is anything to remove. `others` counts, in a dry run, what was seen of others.
     `proof` compares foreign state from before and after; None where nothing was changed. `hairpin` says what became
-    of the hairpin mode of ports; None unless that was to be put back.
+    of the hairpin mode of ports; None unless that was to be put back. `writers` are processes that write such state
+    again, `boot_files` what is saved of it for the next boot; neither makes a report less clean. `bad_lines` are
+    lines of files that were planned from and could not be understood.
     """
 
     component: str
@@ -166,6 +179,9 @@ class CleanupReport:
     others: Mapping[str, int] = attrs.field(factory=dict)
     proof: Proof | None = None
     hairpin: HairpinReport | None = None
+    writers: Writers = attrs.field(factory=Writers)
+    boot_files: BootFiles = attrs.field(factory=BootFiles)
+    bad_lines: tuple[BadLine, ...] = ()
 
     @functools.cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -210,15 +226,7 @@ class CleanupReport:
             "changed": self.changed,
             "families": {family.value: state.value for family, state in sorted(self.families.items())},
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
-            "gaps": [
-                {
-                    "family": _value(gap.family),
-                    "backend": _value(gap.backend),
-                    "table": gap.table,
-                    "reason": gap.reason,
-                }
-                for gap in self.gaps
-            ],
+            "gaps": [gap.to_dict() for gap in self.gaps],
         }
         if self.notes:
             result["notes"] = list(self.notes)
@@ -228,6 +236,11 @@ class CleanupReport:
             result["proof"] = self.proof.to_dict()
         if self.hairpin is not None:
             result["hairpin"] = self.hairpin.to_dict()
+        result["writers"] = self.writers.to_dict()
+        if self.boot_files:
+            result["boot_files"] = self.boot_files.to_dict()
+        if self.bad_lines:
+            result["bad_lines"] = [attrs.asdict(line) for line in self.bad_lines]
         if self.dry_run:
             result["others"] = dict(self.others)
         return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -11,7 +13,7 @@ import attrs
 
 from .model import Match, Option, Rule, Target
 
-__all__ = ["PROTOCOLS", "network", "parse_rule", "protocol_name", "render", "tokenize"]
+__all__ = ["PROTOCOLS", "network", "parse_rule", "protocol_name", "quote", "render", "tokenize", "used_names"]
 
 # The names that iptables prints by itself, whatever /etc/protocols says (xtables_chain_protos).
 PROTOCOLS = {
@@ -46,11 +48,7 @@ _TOKEN = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[-_0-9A-Za-z]+\Z")
 _COUNTERS = re.compile(r"\[(\d+):(\d+)\]\Z")
-
-
-class _Token(NamedTuple):
-    text: str
-    quoted: bool
+_SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})
 
 
 def tokenize(line: str) -> Iterator[tuple[str, bool]]:
@@ -58,19 +56,13 @@ def tokenize(line: str) -> Iterator[tuple[str, bool]]:
 
     Raises ValueError for a quote that is not closed.
     """
-    position, end = 0, len(line.rstrip())
-    while position < end:
-        found = _TOKEN.match(line, position)
-        if found is None:  # pragma: no cover - \S+ matches whatever is left
-            raise ValueError("cannot be split into words")
-        position = found.end()
-        quoted, plain = found.groups()
-        if quoted is not None:
-            yield _Token(_ESCAPE.sub(r"\1", quoted), quoted=True)
+    for quoted, plain in _TOKEN.findall(line.rstrip()):  # \S+ matches whatever is left: there are no holes
+        if not plain:
+            yield (_ESCAPE.sub(r"\1", quoted) if "\\" in quoted else quoted), True
         elif plain.startswith('"'):
             raise ValueError("a quote is not closed")
         else:
-            yield _Token(plain, quoted=False)
+            yield plain, False
 
 
 def protocol_name(number: int) -> str:
@@ -78,6 +70,7 @@ def protocol_name(number: int) -> str:
     return _PROTOCOL_NAMES.get(number, str(number))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def network(text: str) -> str:
     """Return an address or network in canonical form with its prefix length; what is neither stays as it is."""
     try:
@@ -86,10 +79,11 @@ def network(text: str) -> str:
         return text  # a mask with holes, a host name
 
 
-def parse_rule(line: str, *, user_chains: Iterable[str] = ()) -> Rule:
+def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = False) -> Rule:
     """Read one `-A CHAIN …` line, with or without counters before it.
 
-    `user_chains` tells jumps from targets that are not known. Raises ValueError with a reason if it is no such line.
+    `user_chains` tells jumps from targets that are not known. With `remarks`, one in angle brackets, as `render`
+    writes it, names parts that were not understood. Raises ValueError with a reason if it is no such line.
     """
     tokens = list(tokenize(line))
     packets = octets = 0
@@ -98,24 +92,52 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = ()) -> Rule:
         del tokens[0]
     if len(tokens) < 2 or tokens[0][0] not in {"-A", "-I", "--append"}:
         raise ValueError("expected -A CHAIN")
-    groups = _group(tokens[2:])
+    remark: list[str] = []
+    words = tokens[2:]
+    if remarks and "<" in line:
+        remark, words = _without_remark(words)
+    groups = _group(words)
     plain = groups[0]
-    matches = [group for group in groups[1:] if group.kind == "-m"]
+    named = [Match(group.name, tuple(group.options)) for group in groups[1:] if group.kind == "-m"]
     targets = [group for group in groups[1:] if group.kind != "-m"]
     if len(targets) > 1:
         raise ValueError("more than one target")
     target = Target()
     if targets:
         target = Target(targets[0].name, tuple(targets[0].options), goto=targets[0].kind == "-g")
-    rule = Rule(
+    matches = _canonical_matches(plain.options, named)
+    opaque = _opaque(matches, target, frozenset(user_chains))
+    if remark:
+        opaque = tuple(dict.fromkeys((*remark, *opaque)))
+    return Rule(
         chain=tokens[1][0],
-        matches=_canonical_matches(plain.options, [Match(m.name, tuple(m.options)) for m in matches]),
+        matches=matches,
         target=target,
+        opaque=opaque,
+        sets=_sets(matches, target),
         packets=packets,
         bytes=octets,
         text="-A " + line.split("-A ", 1)[-1].strip(),
     )
-    return attrs.evolve(rule, opaque=_opaque(rule, frozenset(user_chains)), sets=_sets(rule))
+
+
+def _without_remark(tokens: list[tuple[str, bool]]) -> tuple[list[str], list[tuple[str, bool]]]:
+    """Return the names in a remark, `<recent, statistic>`, and the words without it."""
+    plain = [(i, text) for i, (text, quoted) in enumerate(tokens) if not quoted]
+    first = next((i for i, text in plain if text.startswith("<")), None)
+    last = None if first is None else next((i for i, text in plain if i >= first and text.endswith(">")), None)
+    if first is None or last is None:
+        return [], tokens
+    words = " ".join(text for text, _quoted in tokens[first : last + 1])
+    return words[1:-1].split(", "), tokens[:first] + tokens[last + 1 :]
+
+
+def used_names(line: str) -> tuple[str, frozenset[str]]:
+    """Return the target and the sets that stand in a line of a rule, whatever else is in it."""
+    words = [word.strip('"') for word in line.split()]
+    pairs = list(itertools.pairwise(words))
+    targets = [name for flag, name in pairs if flag in {"-j", "-g", "--jump", "--goto"}]
+    return targets[-1] if targets else "", frozenset(name for flag, name in pairs if flag in _SET_FLAGS)
 
 
 class _Group(NamedTuple):
@@ -175,6 +197,9 @@ def _starts_option(text: str) -> bool:
 
 
 def _canonical_matches(plain: list[Option], matches: list[Match]) -> tuple[Match, ...]:
+    unknown = next((option.flag for option in plain if option.flag not in _PLAIN_ORDER), None)
+    if unknown is not None:
+        raise ValueError(f"unknown option {unknown}")
     options = sorted((_canonical_plain(option) for option in plain), key=lambda o: _PLAIN_ORDER.index(o.flag))
     result = [Match("", tuple(options))] if options else []
     # `-m tcp` alone says no more than `-p tcp`; nf_tables does not keep it.
@@ -191,14 +216,13 @@ def _canonical_plain(option: Option) -> Option:
     return option
 
 
-def _opaque(rule: Rule, user_chains: frozenset[str]) -> tuple[str, ...]:
+def _opaque(matches: tuple[Match, ...], target: Target, user_chains: frozenset[str]) -> tuple[str, ...]:
     parts: list[str] = []
-    for match in rule.matches:
+    for match in matches:
         if match.name == "":
             parts.extend(option.flag for option in match.options if option.flag == "-f")
         elif match.name not in KNOWN_MATCHES or not _known(match.name, match.options):
             parts.append(match.name)
-    target = rule.target
     known = target.name in VERDICTS or target.name in user_chains or target.name in KNOWN_TARGETS or not target.name
     if not known or not _known(target.name, target.options):
         parts.append(target.name)
@@ -210,18 +234,18 @@ def _known(name: str, options: tuple[Option, ...]) -> bool:
     return flags is None or all(option.flag in flags for option in options)
 
 
-def _sets(rule: Rule) -> frozenset[str]:
+def _sets(matches: tuple[Match, ...], target: Target) -> frozenset[str]:
     names = {
         option.words[0]
-        for match in rule.matches
+        for match in matches
         if match.name == "set"
         for option in match.options
         if option.flag == "--match-set" and option.words
     }
-    if rule.target.name == "SET":
+    if target.name == "SET":
         names.update(
             option.words[0]
-            for option in rule.target.options
+            for option in target.options
             if option.flag in {"--add-set", "--del-set", "--map-set"} and option.words
         )
     return frozenset(names)
@@ -231,7 +255,7 @@ def render(rule: Rule) -> str:
     """Return the rule as `iptables-save` prints it; what is opaque appears as a remark in angle brackets."""
     if rule.text is not None:
         return rule.text
-    words = ["-A", _quote(rule.chain, force=False)]
+    words = ["-A", quote(rule.chain)]
     for match in rule.matches:
         if match.name:
             words += ["-m", match.name]
@@ -239,7 +263,7 @@ def render(rule: Rule) -> str:
     if rule.opaque:
         words.append("<" + ", ".join(rule.opaque) + ">")
     if rule.target.name:
-        words += ["-g" if rule.target.goto else "-j", rule.target.name]
+        words += ["-g" if rule.target.goto else "-j", quote(rule.target.name)]
         words += _render_options(rule.target.options)
     return " ".join(words)
 
@@ -250,10 +274,10 @@ def _render_options(options: tuple[Option, ...]) -> Iterator[str]:
             yield "!"
         yield option.flag
         for word in option.words:
-            yield _quote(word, force=option.flag in _FREE_TEXT)
+            yield quote(word, force=option.flag in _FREE_TEXT)
 
 
-def _quote(word: str, *, force: bool) -> str:
+def quote(word: str, *, force: bool = False) -> str:
     """Quote as xtables_save_string does; other words than free text are printed bare unless they hold a blank."""
     if _PLAIN_WORD.match(word) or (not force and word and not re.search(r'[\s"\\]', word)):
         return word

@@ -23,7 +23,7 @@ from .service_state import SCOPES, check_device, parse_address
 from .stop import Stop
 from .words import escape
 
-__all__ = ["ensure_address", "make_parser", "service_lines"]
+__all__ = ["address_lines", "ensure_address", "make_parser"]
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -171,7 +171,7 @@ def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
             # A loop prints one line per report.
             print(json.dumps(report.to_dict(), indent=None if args.daemon else 1))
         else:
-            for line in service_lines(report):
+            for line in address_lines(report):
                 print(escape(line))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -182,7 +182,7 @@ def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
             print(f"firewall-cleanup: {escape(problem)}", file=sys.stderr, flush=True)
 
 
-def service_lines(report: ServiceAddressReport) -> Iterator[str]:
+def address_lines(report: ServiceAddressReport) -> Iterator[str]:
     """Yield what a report says of what is as wanted, a line per address and one for the device if it changed."""
     if report.device_reason is None and report.device_status.value not in {"present", "absent"}:
         yield f"{report.device}: {report.device_status.value}"

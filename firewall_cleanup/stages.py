@@ -45,13 +45,15 @@ class Settings:
     """How a run behaves: `wait` is the budget in seconds for all waiting for the xtables lock.
 
     `stopped` is asked between steps and gives the number of a signal that asks to stop. `saver` keeps what is going
-    to be removed. Time is a parameter.
+    to be removed. `wait_gone` is for how many seconds to wait for the component's processes to end; None: not at all.
+    Time is a parameter.
     """
 
     dry_run: bool = False
     wait: float = 30.0
     remove_bridge: bool = False
     saver: Saver | None = None
+    wait_gone: float | None = None
     stopped: Callable[[], int | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
@@ -71,13 +73,21 @@ class Stages:
 
     `seen` is all that was found owned at any time; `failures` tells why an object, and `errors` why a whole
     backend or table, is left; `gaps` are parts that could not be written. `keep_proofs` says why what proves
-    others has to stay, `unsaved` why nothing more may be removed. `commits` counts the batches of nf_tables.
+    others has to stay, `unsaved` why nothing more may be removed. `commits` counts the batches of nf_tables;
+    `after_nft` is called when there will be none any more.
     """
 
     def __init__(
-        self, host: Host, component: Component, controllers: frozenset[Controller], settings: Settings
+        self,
+        host: Host,
+        component: Component,
+        controllers: frozenset[Controller],
+        settings: Settings,
+        *,
+        after_nft: Callable[[], object],
     ) -> None:
         self.host, self.component, self.controllers, self.settings = host, component, controllers, settings
+        self.after_nft = after_nft
         self.families = frozenset(host.families)
         self.deadline = settings.clock() + settings.wait
         self.refusals: dict[tuple[object, str, object], Left] = {}
@@ -168,6 +178,8 @@ class Stages:
                 break
             proofs = self.keep_proofs
             stage(reading)
+            if stage == self._apply_nft and first.plan.selected:
+                self.after_nft()
             if self.keep_proofs != proofs:
                 reading = self.saved(self.read())  # with a plan that keeps them
                 self.seen = self.seen.plus(reading.plan.selected)

@@ -9,10 +9,11 @@ from .hairpin_text import hairpin_lines
 from .model import Gap, Kind
 from .plan_text import Line, grouped, left_lines, owner_of
 from .proof_text import proof_lines
-from .report import CleanupReport, Outcome, Status
+from .report import BadLine, CleanupReport, Outcome, Status
 from .words import count, escape, noun
+from .writers_text import boot_lines, writer_lines
 
-__all__ = ["report_lines", "summary"]
+__all__ = ["gap_lines", "report_lines", "summary"]
 
 
 def summary(report: CleanupReport, *, verbose: bool = False) -> Iterator[str]:
@@ -25,6 +26,9 @@ def report_lines(report: CleanupReport, *, verbose: bool = False) -> Iterator[Li
 
     A dry run names what would go, and folds what is alike; a run and a check only count. `verbose` names everything.
     """
+    yield from writer_lines(report)
+    if report.gaps and all(gap.subsystem == "processes" for gap in report.gaps):
+        return  # it was not begun
     yield from _going(report, verbose=verbose)
     if report.backup is not None:
         yield Line.of(0, f"kept for --restore in {escape(report.backup)}", "reason")
@@ -33,10 +37,13 @@ def report_lines(report: CleanupReport, *, verbose: bool = False) -> Iterator[Li
         yield from hairpin_lines(report.hairpin, verbose=verbose)
     if report.gaps:
         yield Line.of(0, "not examined", "bad")
-        yield from _gaps(report.gaps)
+        yield from gap_lines(report.gaps)
+    if report.bad_lines:
+        yield from _bad_lines(report.bad_lines, verbose=verbose)
     if report.notes:
         yield Line.of(0, "not removed by this tool", "title")
         yield from (Line.of(2, escape(note), "reason") for note in report.notes)
+    yield from boot_lines(report, verbose=verbose)
     if any(report.others.values()) and not report.check:
         words = (count(number, _OTHERS[kind]) for kind, number in report.others.items() if number)
         yield Line.of(0, f"foreign state seen, which stays: {', '.join(words)}", "reason")
@@ -103,7 +110,8 @@ def _staying(report: CleanupReport, *, verbose: bool) -> Iterator[Line]:
         yield from left_lines(report.residue, fold=not verbose)
 
 
-def _gaps(gaps: Iterable[Gap]) -> Iterator[Line]:
+def gap_lines(gaps: Iterable[Gap]) -> Iterator[Line]:
+    """Yield a line for each reason, with the parts that it is about."""
     by_reason: dict[str, list[str]] = {}
     for gap in gaps:
         words = (gap.family and gap.family.value, gap.backend and gap.backend.value, gap.table)
@@ -111,6 +119,13 @@ def _gaps(gaps: Iterable[Gap]) -> Iterator[Line]:
         by_reason.setdefault(gap.reason, []).append(part)
     for reason, parts in by_reason.items():
         yield Line.of(2, escape(f"{', '.join(dict.fromkeys(parts))}: {reason}"))
+
+
+def _bad_lines(bad: tuple[BadLine, ...], *, verbose: bool) -> Iterator[Line]:
+    hint = "" if verbose else " (-v lists them)"
+    yield Line.of(0, f"{count(len(bad), 'line')} not understood, and taken for foreign{hint}", "reason")
+    if verbose:
+        yield from (Line.of(2, escape(f"{one.file}:{one.line}: {one.reason}"), "reason") for one in bad)
 
 
 def _verdict(report: CleanupReport) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .boot_files import SavedLine
 from .model import Backend, Controller, Kind
 from .report import Holder, Outcome
 
@@ -57,7 +58,7 @@ def count(number: int, word: str) -> str:
     return f"{number} {word if number == 1 else word + 's'}"
 
 
-def evidence(item: Outcome, detail: str | None = None) -> str:
+def evidence(item: Outcome | SavedLine, detail: str | None = None) -> str:
     """Return why an object is owned; `detail` takes the place of its own where it stands for several."""
     template = _EVIDENCE.get(item.evidence)
     if template is None:

@@ -167,7 +167,7 @@ def test_commands_of_their_own_are_accepted(command: str):
     assert len(found) >= 5
     for line in found:
         COMMANDS[command]().parse_args(
-            shlex.split(line.replace("--ip-address A ", "--ip-address ::2 "), comments=True)
+            shlex.split(line.replace("--ip-address A ", "--ip-address ::2 ").replace("$$", "1"), comments=True)
         )
 
 
@@ -190,7 +190,7 @@ def test_commands_are_accepted():
     assert len(found) > 15
     for line in found:
         args = _parser().parse_args(shlex.split(line, comments=True))
-        assert args.cleanup_config or args.check or args.restore, line
+        assert args.cleanup_config or args.check or args.restore or args.collect or args.source, line
 
 
 def test_subcommands_are_accepted():

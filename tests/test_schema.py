@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from scenes import NODES, Scene, command, json_of
 
 from firewall_cleanup import (
     Backend,
+    BadLine,
     Controller,
     Family,
     FamilyState,
@@ -27,9 +29,11 @@ from firewall_cleanup import (
     Restored,
     Status,
 )
+from firewall_cleanup.boot_files import BootFiles, UnreadFile
 from firewall_cleanup.model import IpSet, NativeTable
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.words import _EVIDENCE
+from firewall_cleanup.writers import Commit, Commits, Process
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs/report.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -67,6 +71,14 @@ def reports() -> Iterator[dict[str, Any]]:
         yield clean(node(), dry_run=dry_run, stopped=lambda: 15).to_dict()
     hairpin = HairpinReport("all ports", (HairpinOutcome(HairpinStatus.PUT_BACK, "veth1", 4, "br0", "eth0"),))
     yield attrs.evolve(clean(node()), notes=("a file",), backup="/var/backups/x", hairpin=hairpin).to_dict()
+    saved = {"/etc/iptables/rules.v6": f"*filter\n:{POD} - [0:0]\n-A INPUT -j {POD}\nCOMMIT\n"}
+    written = Commits((Commit(7, 8, "iptables-nft-re"),), missed=True)
+    running = (Process(9, "kube-router", ("/usr/bin/kube-router",), here=None), Process(10, "k3s-server"))
+    yield clean(node({key(): text}, text_files=saved, running=running, commits=written)).to_dict()
+    yield clean(node({key(): text}, running=running), wait_gone=0.0).to_dict()
+    unread = BootFiles(unread=(UnreadFile("/etc/rc.local", "Permission denied"),))
+    yield attrs.evolve(clean(node(), dry_run=True), boot_files=unread).to_dict()
+    yield attrs.evolve(clean(node(), dry_run=True), bad_lines=(BadLine("ipset-save", 1, "no"),)).to_dict()
 
 
 def test_reports_are_valid() -> None:
@@ -104,6 +116,7 @@ def test_what_the_command_prints_is_valid(sandbox: Sandbox, backend: Backend, op
         (["gaps"], [{"reason": "x"}]),
         (["notes"], []),
         (["proof"], {}),
+        (["bad_lines"], []),
         (["others"], {}),
         (["changed"], True),
     ],
@@ -169,3 +182,19 @@ def test_a_cleanup_has_the_same() -> None:
     embedded = SCHEMA["$defs"]["hairpin"]
     assert embedded == {key: HAIRPIN[key] for key in embedded}
     assert {*HAIRPIN} - {*embedded} == {"$schema", "title", "description"}
+
+
+# the report of a collection
+
+COLLECT = json.loads((Path(__file__).parents[1] / "docs/collect.schema.json").read_text())
+
+
+@pytest.mark.namespace
+@pytest.mark.parametrize("rights", [True, False])
+def test_what_a_collection_prints_is_valid(sandbox: Sandbox, rights: bool, tmp_path: Path) -> None:
+    Draft202012Validator.check_schema(COLLECT)
+    words = [] if rights else ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
+    command_ = [sys.executable, "-m", "firewall_cleanup", f"--collect={tmp_path / 'x'}", "--output=json"]
+    report = json_of(sandbox.run([*words, *command_], check=False))
+    Draft202012Validator(COLLECT).validate(report)
+    assert report["complete"] is rights

@@ -10,6 +10,7 @@ import attrs
 
 from ..model import Controller, Family, FileTrace, Item, NativeTable, Snapshot
 from ..shapes import Bindings, Shape
+from ..writers import Process, Program, Writer
 
 __all__ = ["ChainNames", "Component", "ItemClaim", "OwnedShape", "Proofs", "SetNames"]
 
@@ -118,7 +119,7 @@ class Component:
     `claim_items` claims what is neither rule, chain, table nor set, from a snapshot that was read as the last three
     say: sets with members where IPVS has services, links with their addresses, routes by table and protocol (0: all).
     `item_controllers` are those to which such objects can belong. `files` and `lasting` tell what is left in files
-    and in settings whose old values nobody kept.
+    and in settings whose old values nobody kept. `programs` write its state for as long as they run.
     """
 
     name: str
@@ -134,6 +135,12 @@ class Component:
     item_controllers: frozenset[Controller] = frozenset()
     files: tuple[FileTrace, ...] = ()
     lasting: str = ""
+    programs: tuple[Program, ...] = ()
+
+    def writer(self, process: Process, controllers: frozenset[Controller]) -> Writer | None:
+        """Return a process as one that writes the state of some controllers, None if it is none."""
+        found = (program.match(process, controllers) for program in self.programs)
+        return next((writer for writer in found if writer is not None), None)
 
     def owned_chains(self, table: str, chains: Iterable[str]) -> dict[str, Controller]:
         """Return those of a table's user chains that are owned, with the controller that owns each."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from ..model import Controller, Family, NativeTable
 from ..shapes import Bindings, Shape
+from ..writers import Program
 from . import ChainNames, Component, OwnedShape, SetNames
 from .kube_router_host import FILES, HOST_NEEDS, LASTING, claim_items, service_marks
 
@@ -193,6 +194,32 @@ _SETS = (
     SetNames(re.compile("|".join(TEMPORARY_SETS)), None, unreferenced=True),
 )
 
+_NODE = frozenset({"server", "agent"})
+
+# Flags: pkg/options/options.go of kube-router; true if not given. k3s runs the policy controller in servers and
+# agents (pkg/agent/netpol), and gives itself the title "k3s server" or "k3s agent", which hides its options
+# (pkg/cli/server, pkg/cli/agent); the agent is told by its server. What unpacks and starts it is k3s-server or
+# k3s-agent (cmd/k3s).
+_PROGRAMS = (
+    Program(
+        "kube-router",
+        {_POLICY: "--run-firewall", _PROXY: "--run-service-proxy", _ROUTING: "--run-router"},
+        passing=frozenset({"--cleanup-config", "--help", "--version", "--V"}),
+    ),
+    Program(
+        "k3s",
+        {_POLICY: "--disable-network-policy"},
+        commands=_NODE,
+        doubt="its policy controller writes, unless its servers have disable-network-policy",
+    ),
+    Program(
+        "rke2",
+        {_POLICY: "--disable-network-policy"},
+        commands=_NODE,
+        doubt="its policy controller writes only where it is not disabled, as most releases have it",
+    ),
+)
+
 KUBE_ROUTER = Component(
     name="kube-router",
     chains=_CHAINS,
@@ -211,4 +238,5 @@ KUBE_ROUTER = Component(
     item_controllers=frozenset({_PROXY, _ROUTING}),
     files=FILES,
     lasting=LASTING,
+    programs=_PROGRAMS,
 )

@@ -239,7 +239,7 @@ def _kube_proxy(snapshot: Snapshot) -> _KubeProxy:
             # A bitmap has no family; the name does, and kube-proxy's names are exact.
             family = Family.IPV6 if item.name.startswith("KUBE-6-") else Family.IPV4
             numbers = (member.rpartition(":")[2] for member in item.members)
-            ports.update(((family, by_port[1].lower(), int(n)), item.name) for n in numbers if n.isdigit())
+            ports.update(((family, by_port[1].lower(), int(n)), item.name) for n in numbers if n.isdecimal())
         elif _PROXY_SETS.fullmatch(item.name) or _PROXY_SCTP_SETS.fullmatch(item.name):
             endpoints.update((end, item.name) for member in item.members if (end := _endpoint(member)))
     return _KubeProxy(

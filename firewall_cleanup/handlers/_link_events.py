@@ -17,7 +17,7 @@ from typing import Protocol, Self
 from ..errors import KernelError
 from ._netlink import NETLINK_ROUTE, NetlinkSocket, parts_of
 
-__all__ = ["LinkEvent", "LinkEvents", "Stop", "descriptor_of"]
+__all__ = ["LinkEvent", "LinkEvents", "StopSignal", "readable_at"]
 
 _GROUP_LINK = 1
 _NEW_LINK, _IFNAME, _MASTER = 16, 3, 10
@@ -33,7 +33,7 @@ class HasDescriptor(Protocol):
         """Return the descriptor."""
 
 
-Stop = threading.Event | HasDescriptor | int
+StopSignal = threading.Event | HasDescriptor | int
 """What ends a watch: an event that is set, or a descriptor that becomes readable (an eventfd, a pipe, a socket)."""
 
 
@@ -95,7 +95,7 @@ class LinkEvents:
 
 
 @contextmanager
-def descriptor_of(stop: Stop) -> Iterator[int]:
+def readable_at(stop: StopSignal) -> Iterator[int]:
     """Give a descriptor that becomes readable when one should stop."""
     if isinstance(stop, int):
         yield stop

@@ -35,6 +35,7 @@ NLA_F_NESTED = 0x8000
 NLA_TYPE_MASK = 0x3FFF
 
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 12
+_NETLINK_ADD_MEMBERSHIP, _SO_ATTACH_FILTER = 1, 26
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _RECEIVE_SIZE = 1 << 17  # the kernel fills at most 32 KiB of a dump
 # No reply within this time means a kernel that is stuck; better an error than a process that never ends.
@@ -143,6 +144,14 @@ class NetlinkSocket:
         """Let dumps be filtered by what their request says (Linux 4.20; older kernels give more, never less)."""
         with contextlib.suppress(OSError):
             self._socket.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
+
+    def listen(self, group: int, program: bytes) -> None:
+        """Receive what the kernel tells a multicast group, if a filter (struct sock_fprog) lets it pass.
+
+        Raises OSError (EPERM without CAP_NET_ADMIN).
+        """
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
 
     def next_sequence(self) -> int:
         """Return a sequence number that was not used before on this socket."""

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ..errors import FirewallCleanupError, KernelError
-from ..host import Interest, LegacyTable
+from ..host import FoundFile, Interest, LegacyTable
 from ..model import (
     Address,
     Change,
@@ -26,15 +26,19 @@ from ..model import (
     Route,
     TableKey,
 )
+from ..writers import Process, Processes
 from . import Handlers, probe
 from ._handler import Handler
 from ._namespace import Namespace
 from ._nft import NftConnection, NftDump
-from .files import find_traces
+from ._nft_listener import NftListener
+from ._root import Root
+from .files import find_traces, read_files
 from .ipset import IpsetHandler
 from .iptables import IptablesHandler
 from .ipvs import IpvsHandler
 from .nftables import NftablesHandler
+from .processes import read_processes, wait_for_end
 from .routing import RoutingHandler
 
 __all__ = ["Host", "open_host"]
@@ -52,7 +56,9 @@ class Host:
     families: tuple[Family, ...]
     gaps: tuple[Gap, ...]
     namespace: Namespace
+    root: Root
     files: bool = True
+    elsewhere: bool = False  # whether the root is not this machine's, or this container's, own
 
     def _connection(self) -> NftConnection | None:
         """Return a connection to nf_tables: one serves all families, as a batch may mix them."""
@@ -141,7 +147,28 @@ class Host:
 
     def traces(self, traces: Iterable[FileTrace]) -> tuple[str, ...]:
         """Return what is found of a component's files; nothing where another namespace than the node's is cleaned."""
-        return tuple(find_traces(traces)) if self.files else ()
+        return tuple(find_traces(traces, self.root)) if self.files else ()
+
+    def read_files(self, paths: Iterable[str]) -> tuple[FoundFile, ...]:
+        """Return the files that are there of some paths and patterns; nothing where traces are not looked for."""
+        return tuple(read_files(paths, self.root)) if self.files else ()
+
+    def processes(self, wanted: Callable[[Process], bool]) -> Processes:
+        """Return the processes that are `wanted` and in the network namespace, or may be."""
+        return read_processes(wanted, self.namespace, self.root if self.elsewhere else None)
+
+    def wait_for_end(self, pids: Iterable[int], seconds: float) -> None:
+        """Return when one of some processes has ended, and after so many seconds at the latest."""
+        wait_for_end(pids, seconds, own=not self.elsewhere)
+
+    def listen_nft(self) -> NftListener | None:
+        """Hear from now on who changes nf_tables; None if the kernel has none, or does not let us."""
+        if self._connection() is None:
+            return None
+        try:
+            return self.namespace.run(NftListener)
+        except OSError:
+            return None
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
         """Return the rules of an existing chain as iptables prints them; None if it cannot."""
@@ -161,12 +188,29 @@ class Host:
 
 @contextmanager
 def open_host(
-    handlers: Handlers | None, *, netns: str | None = None, families: tuple[Family, ...] | None = None
+    handlers: Handlers | None,
+    *,
+    netns: str | None = None,
+    families: tuple[Family, ...] | None = None,
+    root: str | None = None,
 ) -> Iterator[Host]:
     """Complete the handlers: what is missing or closed is opened, in the same namespace, and closed again.
 
-    Raises NamespaceError, and ValueError if handlers of different namespaces were put together.
+    `root` is where the root of the machine is mounted whose files and processes are looked at.
+
+    Raises RootError, NamespaceError, and ValueError if handlers of different namespaces were put together.
     """
+    with (
+        Root("/" if root is None else root) as folder,
+        _open_host(handlers, netns, families, folder, elsewhere=root is not None) as host,
+    ):
+        yield host
+
+
+@contextmanager
+def _open_host(
+    handlers: Handlers | None, netns: str | None, families: tuple[Family, ...] | None, root: Root, *, elsewhere: bool
+) -> Iterator[Host]:
     given = Handlers() if handlers is None else handlers
     wanted = given.families if families is None else tuple(f for f in given.families if f in families)
     opened: list[Handler[Any]] = []
@@ -201,7 +245,9 @@ def open_host(
             wanted,
             tuple(gaps),
             namespace,
-            files=namespace.is_callers,
+            root,
+            files=elsewhere or namespace.is_callers,
+            elsewhere=elsewhere,
         )
     finally:
         for handler in opened:

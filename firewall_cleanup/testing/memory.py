@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import attrs
 
 from ..errors import BatchRefused, KernelError, LockBusy, StaleGeneration
-from ..host import Interest, Staying
+from ..host import FoundFile, Interest, Staying
 from ..model import (
     Address,
     Backend,
@@ -44,6 +44,7 @@ from ..model import (
     TableKey,
 )
 from ..rules import parse_rule, render
+from ..writers import Commits, Process, Processes
 from ._tables import Draft, as_read, entries, named, read_table, read_whole, staying, uses
 
 __all__ = ["ENTRY_BUSY", "Crash", "MemoryHost", "read_table"]
@@ -80,6 +81,7 @@ class MemoryHost:
     - `crash_after` ends the process after so many writes: batches, commits, sets.
     - `lock_polls` is how often the lock is found held by another process.
     - `busy_polls` is how often a set is still in use after the last nf_tables rule that used it went.
+    - `running` are its processes, `text_files` its files by path, `commits` what a listener hears of nf_tables.
     - `held` are chains of nf_tables that something refers to which cannot be seen; what can be seen besides rules, a
       verdict map, is in `Table.mapped`.
     """
@@ -94,6 +96,9 @@ class MemoryHost:
     lock_polls: float = attrs.field(default=0, kw_only=True)
     busy_polls: int = attrs.field(default=0, kw_only=True)
     held: frozenset[tuple[TableKey, str]] = attrs.field(default=frozenset(), kw_only=True)
+    running: tuple[Process, ...] = attrs.field(default=(), kw_only=True)
+    text_files: dict[str, str] = attrs.field(factory=dict, kw_only=True, repr=False)
+    commits: Commits = attrs.field(factory=Commits, kw_only=True)
     generation: int = attrs.field(default=1, init=False)
     writes: int = attrs.field(default=0, init=False)
     locked: bool = attrs.field(default=False, init=False)
@@ -245,6 +250,23 @@ class MemoryHost:
         """Return nothing: a node in memory has no files."""
         del traces
         return ()
+
+    def read_files(self, paths: Iterable[str]) -> tuple[FoundFile, ...]:
+        """Return those of `text_files` that are asked for."""
+        return tuple(FoundFile(path, path, self.text_files[path]) for path in paths if path in self.text_files)
+
+    def processes(self, wanted: Callable[[Process], bool]) -> Processes:
+        """Return those that are `running` and wanted."""
+        return Processes(found=tuple(process for process in self.running if wanted(process)))
+
+    def wait_for_end(self, pids: Iterable[int], seconds: float) -> None:
+        """Return; `before_commit` (`processes`) may end some."""
+        del pids, seconds
+        self._step("processes")
+
+    def listen_nft(self) -> _Listener:
+        """Return a listener that hears `commits`."""
+        return _Listener(self)
 
     def delete(self, item: Item) -> None:
         """Delete one object, with a link its addresses and routes. What is not there is refused."""
@@ -446,3 +468,15 @@ class _OpenTable:
     def _check(self, code: int) -> None:
         if code:
             raise KernelError(code, f"legacy table {self.key.name}")
+
+
+@attrs.frozen
+class _Listener:
+    host: MemoryHost
+
+    def commits(self) -> Commits:
+        """Return what the host was told to let it hear."""
+        return self.host.commits
+
+    def close(self) -> None:
+        """Do nothing."""

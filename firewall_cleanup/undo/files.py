@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import BackupError
 from .saved import MANIFEST, Saved
 
-__all__ = ["parts", "write_part", "write_run"]
+__all__ = ["parts", "sync_folder", "write_file", "write_part", "write_run"]
 
 _RUN = re.compile(r"(\d{8}T\d{6}Z)-(\d{3,})")
 _PART = re.compile(r"part-(\d+)")
@@ -28,7 +28,7 @@ def write_run(base: Path, files: Mapping[str, str], now: float) -> Path:
     try:
         if not base.is_dir():
             base.mkdir(mode=0o700, parents=True)
-            _sync(base.parent)
+            sync_folder(base.parent)
         return _write(base, files, lambda: base / _next(base, now))
     except OSError as error:
         raise _error(base, error) from error
@@ -63,8 +63,8 @@ def _write(parent: Path, files: Mapping[str, str], choose: Callable[[], Path]) -
     temporary = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=parent))
     try:
         for name, text in files.items():
-            _write_file(temporary / name, text)
-        _sync(temporary)
+            write_file(temporary / name, text)
+        sync_folder(temporary)
         while True:
             place = choose()
             # `rename` would take an empty folder's place: only a name that is not there will do.
@@ -74,11 +74,12 @@ def _write(parent: Path, files: Mapping[str, str], choose: Callable[[], Path]) -
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _sync(parent)
+    sync_folder(parent)
     return place
 
 
-def _write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """Write a file of mode 0600 that has its name once it is whole and on the disk. Raises OSError."""
     unfinished = path.with_name(f".{path.name}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -88,7 +89,8 @@ def _write_file(path: Path, text: str) -> None:
     unfinished.rename(path)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

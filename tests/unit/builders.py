@@ -60,40 +60,43 @@ def node(
 
 def host_node(family: Family = V4) -> MemoryHost:
     """A node with objects of every kind that is neither in a table nor a set, some of them held or shared."""
-    own, shared, pod = ("10.96.0.1", "10.96.0.2", "10.244.0.2")
-    port = IpvsService(family, "tcp", "192.0.2.10", 30080, destinations=frozenset({f"{pod}:80"}))
+    six = family is V6
+    own, shared, pod, ours, peer = (
+        ("2001:db8:96::1", "2001:db8:96::2", "[2001:db8:244::2]", "2001:db8::10", "2001:db8::200")
+        if six
+        else ("10.96.0.1", "10.96.0.2", "10.244.0.2", "192.0.2.10", "192.0.2.200")
+    )
+    pods, peer_pods = ("2001:db8:244::/64", "2001:db8:245::/64") if six else ("10.244.0.0/24", "10.244.1.0/24")
     services = [
         IpvsService(family, "tcp", own, 443, destinations=frozenset({f"{pod}:80"})),
         IpvsService(family, "tcp", shared, 443),
         IpvsService(family, mark=16051),
-        port,
+        IpvsService(family, "tcp", ours, 30080, destinations=frozenset({f"{pod}:80"})),
     ]
-    tunnel, other = min(tunnel_names("192.0.2.200")), "192.0.2.200"
+    tunnel, number = min(tunnel_names(peer)), 6 if six else 5
     links = [
         Link("kube-dummy-if", "dummy", 2),
         Link("kube-ipvs0", "dummy", 3),
         Link("kube-bridge", "bridge", 4),
         Link("veth1", "veth", 5, master="kube-bridge"),
-        Link(tunnel, "ipip", 6, remote=other, encap_port=5555),
-        Link("eth0", "", 7),
+        Link(tunnel, "ip6tnl" if six else "ipip", number + 1, remote=peer, encap_port=number * 1111),
+        Link("eth0", "", 9),
     ]
-    addresses = [
-        (link, f"{a}/32") for link, a in (("kube-dummy-if", own), ("kube-dummy-if", shared), ("kube-ipvs0", shared))
-    ]
+    addresses = [("kube-dummy-if", own), ("kube-dummy-if", shared), ("kube-ipvs0", shared)]
     return MemoryHost(
         Snapshot(
             links=tuple(links),
-            addresses=tuple(Address(family, link, address) for link, address in addresses),
+            addresses=tuple(Address(family, link, f"{address}/{family.bits}") for link, address in addresses),
             policy_rules=(
                 PolicyRule(family, 78, 32764, mark=16051),
-                PolicyRule(family, 77, 32763, source="10.244.0.0/24"),
+                PolicyRule(family, 77, 32763, source=pods),
             ),
             routes=(
-                Route(family, 78, "0.0.0.0/0", type=2, device="lo"),
-                Route(family, 77, "10.244.1.0/24", device=tunnel),
-                Route(family, 254, "10.244.1.0/24", protocol=17, device=tunnel),
+                Route(family, 78, "::/0" if six else "0.0.0.0/0", type=2, device="lo"),
+                Route(family, 77, peer_pods, device=tunnel),
+                Route(family, 254, peer_pods, protocol=17, device=tunnel),
             ),
-            fou_ports=(FouPort(family, 5555),),
+            fou_ports=(FouPort(family, number * 1111),),
             services=tuple(services),
         )
     )

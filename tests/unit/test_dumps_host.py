@@ -20,6 +20,7 @@ def test_policy_rules() -> None:
         {"priority": 5, "src": "192.0.2.1", "iif": "eth0", "table": "79"},
         {"priority": 6, "src": "all", "fwmark": "0x1", "fwmask": "0xff", "table": "78"},
         {"priority": 7, "src": "all", "action": "unreachable"},
+        {"priority": 8, "src": "198.51.100.9", "srclen": 26, "table": "77"},
     ]
     snapshot = read_dumps({"ip-rule.json": json.dumps(rules)})
 
@@ -30,6 +31,7 @@ def test_policy_rules() -> None:
         PolicyRule(Family.IPV4, 79, 5, source="192.0.2.1/32", plain=False),
         PolicyRule(Family.IPV4, 78, 6, mark=1, plain=False),
         PolicyRule(Family.IPV4, -1, 7, plain=False),
+        PolicyRule(Family.IPV4, 77, 8, source="198.51.100.9/26"),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from firewall_cleanup.components.kube_router_host import FILES
+from firewall_cleanup.handlers._root import Root
 from firewall_cleanup.handlers.files import find_traces
 
 
@@ -17,16 +18,16 @@ def test_whole_lines_and_files_are_found(tmp_path: Path) -> None:
     conf = tmp_path / "etc/cni/net.d/10-kuberouter.conflist"
     conf.parent.mkdir(parents=True)
     conf.touch()
-    lines = list(find_traces(FILES, root=tmp_path))
+    lines = list(find_traces(FILES, Root(tmp_path)))
 
     assert [line.split(": ")[0] for line in lines] == [f"{tables}:2", str(conf)]
     assert tables.read_text().startswith("255")
 
 
 def test_a_folder_that_may_not_be_searched_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bool:
-        raise PermissionError(13, "no", str(self))
+    def refuse(self: Root, path: str, flags: int = 0) -> int:
+        raise PermissionError(13, "no", path)
 
-    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(Root, "open", refuse)
 
-    assert list(find_traces(FILES, root=tmp_path)) == []
+    assert list(find_traces(FILES, Root(tmp_path))) == []

@@ -17,7 +17,7 @@ from firewall_cleanup.errors import KernelError
 from firewall_cleanup.hairpin_cli import hairpin_parser
 from firewall_cleanup.hairpin_text import hairpin_lines
 from firewall_cleanup.handlers import _netlink
-from firewall_cleanup.handlers._link_events import LinkEvents, descriptor_of
+from firewall_cleanup.handlers._link_events import LinkEvents, readable_at
 from firewall_cleanup.handlers._netlink import attribute, message
 from firewall_cleanup.handlers._ports import MARK, Port, PortConnection
 
@@ -201,7 +201,7 @@ def test_stopping_comes_first():
 
 
 def test_a_descriptor_is_taken_as_it_is():
-    with descriptor_of(7) as descriptor:
+    with readable_at(7) as descriptor:
         assert descriptor == 7
 
 

@@ -154,8 +154,12 @@ def test_json_exactly() -> None:
             {"family": "ipv4", "backend": "nft", "table": "nat", "reason": "no"},
             {"family": None, "backend": None, "table": None, "reason": "never"},
         ],
+        "writers": {"proc": "/proc", "running": [], "unseen": [], "commits": [], "missed": False},
     }
-    assert list(made.to_dict()) == ["version", "dry_run", "clean", "changed", "families", "outcomes", "gaps"]
+    assert list(made.to_dict()) == [
+        *("version", "dry_run", "clean", "changed", "families", "outcomes", "gaps"),
+        "writers",
+    ]
     keys = "component controller family backend kind table name status evidence detail text reason holder".split()
     assert all(list(outcome) == keys for outcome in made.to_dict()["outcomes"])
     json.dumps(made.to_dict())

@@ -23,7 +23,7 @@ from firewall_cleanup import Family, cli
 from firewall_cleanup.handlers import _made
 from firewall_cleanup.handlers._made import MadeAddresses
 from firewall_cleanup.service_address import _Pace, _wait, ensure_service_address, run_service_address
-from firewall_cleanup.service_command import _duration, ensure_address, make_parser, service_lines
+from firewall_cleanup.service_command import _duration, address_lines, ensure_address, make_parser
 from firewall_cleanup.service_report import AddressOutcome, AddressStatus, DeviceStatus, ServiceAddressReport
 from firewall_cleanup.service_state import (
     LINK_GROUP,
@@ -467,9 +467,9 @@ def test_what_reports_say() -> None:
         (True, True, 0),
     ]
     assert [r.problems for r in REPORTS] == [(f"{V6} on d0: why",), ("d0: no",), (), ()]
-    assert list(service_lines(REPORTS[0])) == [
+    assert list(address_lines(REPORTS[0])) == [
         "d0: created",
         f"{V4} on d0: added; removed from lo",
         f"{V4} on d0: a note",
     ]
-    assert list(service_lines(REPORTS[1])) == []
+    assert list(address_lines(REPORTS[1])) == []
