@@ -11,12 +11,12 @@ from scenes import ALL, NODES, Scene, clean, command, json_of, problems
 
 from firewall_cleanup import Backend, Controller, Family
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
-from firewall_cleanup.engine import _Run
 from firewall_cleanup.handlers._nft import NftConnection
 from firewall_cleanup.handlers.host import open_host
 from firewall_cleanup.ownership import Claims
 from firewall_cleanup.proof import Proof, prove
 from firewall_cleanup.reading import Reader
+from firewall_cleanup.stages import Stages
 from firewall_cleanup.testing.namespaces import Sandbox
 from firewall_cleanup.text import summary
 
@@ -124,17 +124,17 @@ def test_traffic_is_no_difference(sandbox: Sandbox, backend: Backend) -> None:
 
 def at(monkeypatch: pytest.MonkeyPatch, stage: str, write: Callable[[], object]) -> None:
     """Let somebody else write once, before a stage of the run."""
-    original, pending = getattr(_Run, stage), [write]
+    original, pending = getattr(Stages, stage), [write]
 
     def after_him(self, reading):  # type: ignore[no-untyped-def]
         while pending:
             pending.pop()()
         return original(self, reading)
 
-    monkeypatch.setattr(_Run, stage, after_him)
+    monkeypatch.setattr(Stages, stage, after_him)
 
 
-STAGES = pytest.mark.parametrize("stage", ["apply_services", "apply_sets"])
+STAGES = pytest.mark.parametrize("stage", ["_apply_services", "apply_sets"])
 
 
 @STAGES
