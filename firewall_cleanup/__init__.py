@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .cli import add_cleanup_config, run_cleanup_config
-from .collected import Collected
 from .controllers import (
     check,
     cleanup,
@@ -27,11 +26,12 @@ from .errors import BackupError, BundleError, FirewallCleanupError, NamespaceErr
 from .handlers import Handlers, IpsetHandler, IptablesHandler, IpvsHandler, NftablesHandler, RoutingHandler
 from .model import Backend, Controller, Family, FamilyState, Gap, Kind
 from .report import BadLine, CleanupReport, Holder, Outcome, Status
-from .restore_report import Restored, RestoreOutcome, RestoreReport
 
 if TYPE_CHECKING:
+    from .collected import Collected
     from .hairpin import ensure_hairpin, undo_hairpin, watch_hairpin
     from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
+    from .restore_report import Restored, RestoreOutcome, RestoreReport
 
 __all__ = [
     "Backend",
@@ -83,6 +83,10 @@ __all__ = [
 
 # What a cleanup does not need is imported when it is asked for.
 _LATE = {
+    "Collected": "collected",
+    "RestoreOutcome": "restore_report",
+    "RestoreReport": "restore_report",
+    "Restored": "restore_report",
     "HairpinOutcome": "hairpin_report",
     "HairpinReport": "hairpin_report",
     "HairpinStatus": "hairpin_report",

@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .collected import Collected
 from .controllers import COMPONENTS, check, cleanup, collect, plan_from, restore
 from .errors import BackupError, BundleError, NamespaceError, RootError
 from .model import Controller, Family
 from .report import CleanupReport
-from .restore_report import RestoreReport
 from .words import escape
 
 if TYPE_CHECKING:
+    from .collected import Collected
     from .plan_text import Line
+    from .restore_report import RestoreReport
 
 __all__ = ["SUBCOMMANDS", "add_cleanup_config", "fail", "main", "print_text", "run_cleanup_config"]
 
@@ -393,16 +393,19 @@ def _while_read() -> Iterator[None]:
 
 def _lines(report: CleanupReport | RestoreReport | Collected, *, verbose: bool) -> Iterator[Line]:
     # Who asks for JSON, or only imports the package, does not wait for these.
-    from .restore_text import restore_lines  # noqa: PLC0415
-    from .text import report_lines  # noqa: PLC0415
-
     if isinstance(report, CleanupReport):
-        return report_lines(report, verbose=verbose)
-    if isinstance(report, Collected):
-        from .collect_text import collect_lines  # noqa: PLC0415
+        from .text import report_lines  # noqa: PLC0415
 
-        return collect_lines(report, verbose=verbose)
-    return restore_lines(report, verbose=verbose)
+        return report_lines(report, verbose=verbose)
+    from .restore_report import RestoreReport  # noqa: PLC0415
+
+    if isinstance(report, RestoreReport):
+        from .restore_text import restore_lines  # noqa: PLC0415
+
+        return restore_lines(report, verbose=verbose)
+    from .collect_text import collect_lines  # noqa: PLC0415
+
+    return collect_lines(report, verbose=verbose)
 
 
 def print_text(lines: Iterable[Line]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import attrs
 
-from .collected import Collected
 from .components import Component
 from .components.kube_router import KUBE_ROUTER
 from .engine import Settings, run
@@ -17,7 +16,10 @@ from .handlers import Handlers
 from .handlers.host import Host, open_host
 from .model import Controller, Family
 from .report import CleanupReport
-from .restore_report import RestoreReport
+
+if TYPE_CHECKING:
+    from .collected import Collected
+    from .restore_report import RestoreReport
 
 __all__ = [
     "COMPONENTS",

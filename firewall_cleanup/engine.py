@@ -7,6 +7,7 @@ outcome or a gap; the rest of the run goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,10 +16,12 @@ from .host import Host
 from .model import Backend, Controller, Family, FamilyState, IpvsService, Item, NativeTable, TableKey
 from .ownership import Claims
 from .plan import others
-from .proof import Proof, prove, stood_still
 from .report import CleanupReport, Left, Status
 from .stages import Planned, Settings, Stages
 from .watching import Watch
+
+if TYPE_CHECKING:
+    from .proof import Proof
 
 __all__ = ["Settings", "run"]
 
@@ -56,6 +59,8 @@ class _Run:
             stages.apply(first)
         if not stages.changed and (stages.unsaved or not first.plan.selected):
             return self.report(first, gone=Claims())
+        from .proof import prove, stood_still  # noqa: PLC0415 - a run that changed nothing needs none
+
         last = stages.read()
         if stages.newly_unused(last):
             # A temporary set is owned only once nothing uses it, which was so only after the chains had gone.

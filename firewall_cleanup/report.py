@@ -28,12 +28,12 @@ from .model import (
     Route,
 )
 from .ownership import Claims, RuleClaim
-from .proof import Proof
 from .rules import render
 from .writers import Writers
 
 if TYPE_CHECKING:
     from .hairpin_report import HairpinReport
+    from .proof import Proof
 
 __all__ = ["BadLine", "CleanupReport", "Holder", "Left", "Outcome", "Status", "describe", "outcomes"]
 

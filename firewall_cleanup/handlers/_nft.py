@@ -25,7 +25,6 @@ from ._netlink import (
     parts_of,
 )
 from ._nft_rules import decode_rule
-from ._nft_staying import of_nft
 from ._xt import SetNames
 
 __all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump"]
@@ -110,6 +109,8 @@ class NftDump:
 
     def staying(self, owned: TableChange, sets: SetNames, like: Staying | None = None) -> Staying:
         """Return what stays of a table without what is owned, with the rules of the chains that are always read."""
+        from ._nft_staying import of_nft  # noqa: PLC0415 - only a run that changed something compares
+
         del like
         raw, gone = self.raw[owned.key], {*owned.flush, *owned.delete}
         chains = [name for name in raw.chains if name not in gone]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -31,7 +31,6 @@ from . import Handlers, probe
 from ._handler import Handler
 from ._namespace import Namespace
 from ._nft import NftConnection, NftDump
-from ._nft_listener import NftListener
 from ._root import Root
 from .files import find_traces, read_files
 from .ipset import IpsetHandler
@@ -40,6 +39,9 @@ from .ipvs import IpvsHandler
 from .nftables import NftablesHandler
 from .processes import read_processes, wait_for_end
 from .routing import RoutingHandler
+
+if TYPE_CHECKING:
+    from ._nft_listener import NftListener
 
 __all__ = ["Host", "open_host"]
 
@@ -165,6 +167,8 @@ class Host:
         """Hear from now on who changes nf_tables; None if the kernel has none, or does not let us."""
         if self._connection() is None:
             return None
+        from ._nft_listener import NftListener  # noqa: PLC0415 - only who has changed nf_tables listens
+
         try:
             return self.namespace.run(NftListener)
         except OSError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -152,6 +151,8 @@ def wait_for_end(pids: Iterable[int], seconds: float, *, own: bool = True) -> No
     A process that is not one of this pid namespace (`own` false), and any before Linux 5.3, cannot be waited for:
     it returns soon then, for its caller to look again.
     """
+    import select  # noqa: PLC0415 - few runs wait
+
     descriptors = []
     try:
         for pid in pids:

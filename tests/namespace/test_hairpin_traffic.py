@@ -70,7 +70,7 @@ CONNECTED = ["::ffff:" + NODE_ADDRESSES[0].partition("/")[0], NODE_ADDRESSES[1].
 
 @contextmanager
 def serving(node: Node, pod: Pod, filtered: str) -> Iterator[Callable[[float], list[str]]]:
-    """Run a service with the pod behind it; give a function that calls it from the pod itself, for so many seconds."""
+    """Run a service with the pod behind it; give what calls it from the pod itself, for so many seconds."""
     settings = ["ipv4.ip_forward=1", "ipv6.conf.all.forwarding=1"]
     settings += [f"bridge.bridge-nf-call-{tables}={filtered}" for tables in ("iptables", "ip6tables")]
     for setting in settings:

@@ -210,7 +210,7 @@ def test_a_mask_without_a_mark_is_not_no_mark(sandbox: Sandbox, flag: str) -> No
 
 
 def test_files_are_those_of_the_own_node(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firewall_cleanup.handlers.host.find_traces", lambda _traces: ["a file of the node"])
+    monkeypatch.setattr("firewall_cleanup.handlers.host.find_traces", lambda _traces, _root: ["a file of the node"])
     with Handlers.open(netns=sandbox.path) as handlers:
         given = cleanup_all(handlers, dry_run=True)
     named = cleanup_all(netns=sandbox.path, dry_run=True)
