@@ -115,13 +115,22 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
         if step is Step.ADD or here is None:
             changed = _try(kernel.add_address, link, wanted, so_already=errno.EEXIST)
         elif step in {Step.ADOPT, Step.PREFER}:
-            changed = _try(kernel.change_address, link, wanted, so_already=errno.EADDRNOTAVAIL)
+            changed = self._change(step, link, wanted)
         else:
             changed = _try(kernel.renew_address, link, wanted, here, so_already=errno.EEXIST)
         if new and not changed:  # somebody else was faster: it is theirs
             self.forget(link.index, wanted.address)
         if changed and wanted.family is Family.IPV6:
             self._await_route(link, wanted)
+        return changed
+
+    def _change(self, step: Step, link: NodeLink, wanted: Wanted) -> bool:
+        """Change an address in place; tell whether it was there. Raises KernelError."""
+        changed = _try(self._kernel.change_address, link, wanted, so_already=errno.EADDRNOTAVAIL)
+        if step is Step.ADOPT and changed and kernel_keeps_protocol():
+            now = self.seen(link, wanted).here(wanted.family)
+            if now is not None and not now.made:  # Linux 6.1 keeps the old mark of an IPv4 address
+                changed = _try(self._kernel.renew_address, link, wanted, now, so_already=errno.EEXIST)
         return changed
 
     def _await_route(self, link: NodeLink, wanted: Wanted) -> None:

@@ -207,7 +207,7 @@ def check_foreign(sandbox: Sandbox, kind: str) -> None:
     assert statuses(report) == [AddressStatus.FOREIGN] * 2
     assert report.ok
     assert state(sandbox) == before
-    # Ours by being asked for, in place: nothing goes for a moment.
+    # Ours by being asked for.
     assert statuses(ensured(sandbox, take_over=True)) == [REPAIRED, REPAIRED]
     assert state(sandbox) == before
     assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2

@@ -329,6 +329,21 @@ def test_foreign_state_is_left(sandbox: Sandbox) -> None:
     check_foreign(sandbox, "bridge")
 
 
+def test_on_a_kernel_that_keeps_the_mark_of_a_changed_address(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux 6.1 does: it goes and comes in one step then."""
+    change = ServiceConnection.change_address
+
+    def without_mark(self: ServiceConnection, link: Any, wanted: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(_service, "ADDRESS_PROTOCOL", 0)
+            change(self, link, wanted)
+
+    monkeypatch.setattr(ServiceConnection, "change_address", without_mark)
+    check_foreign(sandbox, "bridge")
+
+
 def test_the_route_of_a_foreign_address_is_put_back(sandbox: Sandbox) -> None:
     """For IPv4 it is exactly the kernel's; for IPv6 the address would have to go and come."""
     make(sandbox, "bridge")
