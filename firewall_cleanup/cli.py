@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import sys
-import textwrap
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,13 +114,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="firewall-cleanup",
         description="Remove from this node exactly what Kubernetes node networking left in the kernel.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=textwrap.fill(
-            "Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run: the plan was made), 1"
-            " residue or gaps, 2 usage, 128 + number after a signal. Duties of a node are commands of their own, each"
-            f" with --help: {', '.join(SUBCOMMANDS)}.",
-            width=78,
-            break_on_hyphens=False,  # so that the names stay whole
-        ),
+        epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run:\n"
+        "the plan was made), 1 residue or gaps, 2 usage, 128 + number after a signal.\n"
+        f"Duties of a node are commands of their own, each with --help:\n{', '.join(SUBCOMMANDS)}.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")
