@@ -9,6 +9,8 @@ tools() {
 }
 
 is_backend() {
+    # To ask what has nft in its name loads a module where nothing of nf_tables is loaded.
+    case $iptables in *-nft) loaded nf_tables nf_tables_newtable || return 0 ;; esac
     version=$("$iptables" -V 2>/dev/null) || return 1
     case $version in
         *nf_tables*) [ "$1" = nft ] ;;
