@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import json
 import math
 import os
 import signal
@@ -28,7 +27,16 @@ if TYPE_CHECKING:
     from .plan_text import Line
     from .restore_report import RestoreReport
 
-__all__ = ["SUBCOMMANDS", "add_cleanup_config", "fail", "main", "print_text", "run_cleanup_config"]
+__all__ = [
+    "SUBCOMMANDS",
+    "add_cleanup_config",
+    "fail",
+    "main",
+    "noted_signals",
+    "print_text",
+    "run_cleanup_config",
+    "while_read",
+]
 
 SUBCOMMANDS = {
     "ensure-address": "firewall_cleanup.service_command:ensure_address",
@@ -309,7 +317,7 @@ def _plan_from(args: argparse.Namespace, controllers: Iterable[Controller], comp
 
 def _collect(args: argparse.Namespace) -> int:
     try:
-        with _stop_signals() as stopped:
+        with noted_signals() as stopped:
             members = not args.without_members
             report = collect(args.collect, netns=args.cleanup_netns, members=members, stopped=stopped)
     except (NamespaceError, BundleError) as error:
@@ -320,7 +328,7 @@ def _collect(args: argparse.Namespace) -> int:
 
 def _restore(args: argparse.Namespace) -> int:
     try:
-        with _stop_signals() as stopped:
+        with noted_signals() as stopped:
             report = restore(args.restore, netns=args.cleanup_netns, wait=args.cleanup_wait, stopped=stopped)
     except (NamespaceError, BackupError) as error:
         return fail(error)
@@ -344,7 +352,7 @@ def _run_each(
     """Run it for each component, print each report, and return the exit status of all."""
     status = 0
     planned = []
-    with _stop_signals() as stopped:
+    with noted_signals() as stopped:
         for component in dict.fromkeys(components):
             try:
                 report = run(component, stopped)
@@ -361,8 +369,10 @@ def _run_each(
 
 
 def _print(report: CleanupReport | RestoreReport | Collected, args: argparse.Namespace) -> None:
-    with _while_read():
+    with while_read():
         if args.cleanup_output == "json":
+            import json  # noqa: PLC0415 - most programs that import this print none
+
             print(json.dumps(report.to_dict(), indent=1))
         else:
             print_text(_lines(report, verbose=args.cleanup_verbose))
@@ -371,13 +381,14 @@ def _print(report: CleanupReport | RestoreReport | Collected, args: argparse.Nam
 def _print_script(reports: Iterable[CleanupReport], args: argparse.Namespace) -> None:
     from .script import script  # noqa: PLC0415 - most runs need none
 
-    with _while_read():
+    with while_read():
         # As bytes: a comment of a rule may be in no encoding.
         sys.stdout.buffer.write(script(reports, wait=args.cleanup_wait).encode("utf-8", "surrogateescape"))
 
 
 @contextmanager
-def _while_read() -> Iterator[None]:
+def while_read() -> Iterator[None]:
+    """Print what is inside, for as long as there is somebody who reads it."""
     try:
         yield
         sys.stdout.flush()
@@ -415,8 +426,11 @@ def print_text(lines: Iterable[Line]) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], int | None]]:
-    """Note SIGINT and SIGTERM for as long as the block runs; a second signal acts as it would have before."""
+def noted_signals(then: Callable[[], object] | None = None) -> Iterator[Callable[[], int | None]]:
+    """Note SIGINT and SIGTERM for as long as the block runs; a second signal acts as it would have before.
+
+    What is given tells the number of the first, and `then` is called when it comes.
+    """
     received: list[int] = []
     before: dict[signal.Signals, Any] = {}
 
@@ -424,6 +438,8 @@ def _stop_signals() -> Iterator[Callable[[], int | None]]:
         received.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
+        if then is not None:
+            then()
 
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}

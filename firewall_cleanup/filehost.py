@@ -94,23 +94,18 @@ class FileHost:
 
     def addresses(self, link: Link) -> tuple[Address, ...]:
         """Return the addresses of a link."""
-        return tuple(address for address in self._snapshot.addresses if address.link == link.name)
+        return self._snapshot.addresses_on(link)
 
     def policy_rules(self, family: Family) -> tuple[PolicyRule, ...]:
         """Return the policy rules of a family."""
-        return tuple(rule for rule in self._snapshot.policy_rules if rule.family is family)
+        return self._snapshot.policy_rules_of(family)
 
     def routes(
         self, family: Family, selections: Iterable[tuple[int, int]], links: Iterable[Link]
     ) -> tuple[Route, ...]:
         """Return the routes of some tables, each given with a protocol number or 0 for all."""
         del links
-        return tuple(
-            route
-            for table, protocol in selections
-            for route in self._snapshot.routes
-            if (route.family, route.table) == (family, table) and protocol in {0, route.protocol}
-        )
+        return self._snapshot.routes_in(family, selections)
 
     def fou_ports(self) -> tuple[FouPort, ...]:
         """Return the FOU ports of both families."""

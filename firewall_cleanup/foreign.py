@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .errors import KernelError
-from .host import LegacyTable, NftDump, Staying
+from .host import Look, Staying
 from .model import (
     Address,
     Backend,
@@ -27,19 +27,10 @@ from .model import (
 )
 from .ownership import Claims, rule_ids
 
-__all__ = ["ForeignPart", "Look", "Place"]
+__all__ = ["ForeignPart", "Place"]
 
 # The kind of some objects, as outcomes have it, and their family.
 Place = tuple[str, Family | None]
-
-
-@attrs.frozen
-class Look:
-    """What was seen of a node at one moment, as the engine reads it."""
-
-    snapshot: Snapshot
-    dump: NftDump | None = attrs.field(default=None, repr=False)
-    legacy: Mapping[TableKey, LegacyTable] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen

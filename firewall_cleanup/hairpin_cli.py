@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from .cli import fail, print_text
+from .cli import fail, noted_signals, print_text, while_read
 from .errors import KernelError, NamespaceError
 from .hairpin import ensure_hairpin, undo_hairpin, watch_hairpin
 from .hairpin_report import HairpinReport
 from .hairpin_text import hairpin_lines
+from .stop import Stop
 
 __all__ = ["hairpin_main", "hairpin_parser"]
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def hairpin_parser() -> argparse.ArgumentParser:
@@ -100,45 +93,18 @@ def _watch(args: argparse.Namespace) -> int:
         nonlocal status
         status = _show(report, args)
 
-    with _signalled() as stop:
+    with Stop() as stop, noted_signals(stop.set):
         watch_hairpin(args.bridge, stop, netns=args.netns, seen=seen)
         if args.undo:
             status = _show(undo_hairpin(bridge=args.bridge, netns=args.netns), args)
     return status
 
 
-@contextmanager
-def _signalled() -> Iterator[int]:
-    """Give a descriptor that becomes readable with SIGINT or SIGTERM; a second signal acts as it did before."""
-    told = os.eventfd(0)
-    before: dict[signal.Signals, Any] = {}
-
-    def note(*_: object) -> None:
-        os.eventfd_write(told, 1)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
-        for number in _SIGNALS:
-            signal.signal(number, note)
-    try:
-        yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(told)
-
-
 def _show(report: HairpinReport, args: argparse.Namespace) -> int:
-    try:
+    with while_read():
         if args.output == "json":
             # A watch prints one report per line.
             print(json.dumps(report.to_dict(), indent=None if args.watch else 1))
         else:
             print_text(hairpin_lines(report, verbose=args.verbose))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone; the work is done and its status still counts.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return report.exit_code

@@ -22,13 +22,14 @@ from .model import (
     NativeTable,
     PolicyRule,
     Route,
+    Snapshot,
     Table,
     TableChange,
     TableKey,
 )
 from .writers import Commits, Process, Processes
 
-__all__ = ["FoundFile", "Host", "Interest", "LegacyTable", "NftDump", "NftListener", "Staying"]
+__all__ = ["FoundFile", "Host", "Interest", "LegacyTable", "Look", "NftDump", "NftListener", "Staying"]
 
 
 class Interest:
@@ -115,6 +116,15 @@ class NftListener(Protocol):
 
     def commits(self) -> Commits: ...
     def close(self) -> None: ...
+
+
+@attrs.frozen
+class Look:
+    """What was seen of a node at one moment, as the engine reads it."""
+
+    snapshot: Snapshot
+    dump: NftDump | None = attrs.field(default=None, repr=False)
+    legacy: Mapping[TableKey, LegacyTable] = attrs.field(factory=dict, repr=False)
 
 
 class Host(Protocol):

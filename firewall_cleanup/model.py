@@ -7,7 +7,7 @@ the reader of dump files produce the same values for the same rule, so everythin
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -391,6 +391,23 @@ class Snapshot:
     services: tuple[IpvsService, ...] = ()
     gaps: tuple[Gap, ...] = ()
     families: Mapping[Family, FamilyState] = attrs.field(factory=dict)
+
+    def addresses_on(self, link: Link) -> tuple[Address, ...]:
+        """Return the addresses of a link."""
+        return tuple(address for address in self.addresses if address.link == link.name)
+
+    def policy_rules_of(self, family: Family) -> tuple[PolicyRule, ...]:
+        """Return the policy rules of a family."""
+        return tuple(rule for rule in self.policy_rules if rule.family is family)
+
+    def routes_in(self, family: Family, selections: Iterable[tuple[int, int]]) -> tuple[Route, ...]:
+        """Return the routes of some tables, each given with a protocol number or 0 for all."""
+        return tuple(
+            route
+            for table, protocol in selections
+            for route in self.routes
+            if (route.family, route.table) == (family, table) and protocol in {0, route.protocol}
+        )
 
 
 @attrs.frozen

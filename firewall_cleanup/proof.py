@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from .foreign import ForeignPart, Look
-from .host import Staying
+from .foreign import ForeignPart
+from .host import Look, Staying
 from .model import Backend, Family, Gap, Table, TableKey
 from .ownership import Claims
 

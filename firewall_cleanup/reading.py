@@ -10,8 +10,7 @@ import attrs
 
 from .components import Component
 from .errors import KernelError
-from .foreign import Look
-from .host import Host, Interest, LegacyTable, NftDump
+from .host import Host, Interest, LegacyTable, Look, NftDump
 from .model import (
     Backend,
     Controller,

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import math
-import os
 import re
-import signal
 import sys
-import threading
-import types
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
+from .cli import fail, noted_signals, while_read
 from .errors import FirewallCleanupError, NamespaceError
 from .service_address import ensure_service_address, remove_service_address, run_service_address
 from .service_report import AddressStatus, ServiceAddressReport
@@ -105,10 +100,9 @@ def ensure_address(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(args, alone=alone)
     except NamespaceError as error:
-        print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
-        return 1 if error.errno in {errno.EPERM, errno.EACCES} else 2
+        return fail(error)
     except FirewallCleanupError as error:
-        print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
+        fail(str(error))
         return 1
 
 
@@ -128,7 +122,7 @@ def _run(args: argparse.Namespace, *, alone: bool) -> int:
         report = ensure_service_address(args.ip_address, args.interface, **options)
         _print(report, args)
         return report.exit_code
-    with _stop_on_signals() as stop:
+    with Stop() as stop, noted_signals(stop.set):
         return run_service_address(
             args.ip_address,
             args.interface,
@@ -140,43 +134,14 @@ def _run(args: argparse.Namespace, *, alone: bool) -> int:
         ).exit_code
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[Stop]:
-    """Let SIGINT and SIGTERM set what is returned; a second one acts as it would have before."""
-    before: dict[signal.Signals, Any] = {}
-
-    def give_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    with Stop() as stop:
-
-        def note(_number: int, _frame: types.FrameType | None) -> None:
-            give_back()
-            stop.set()
-
-        if threading.current_thread() is threading.main_thread():
-            before = {n: signal.getsignal(n) or signal.SIG_DFL for n in (signal.SIGINT, signal.SIGTERM)}
-            for number in before:
-                signal.signal(number, note)
-        try:
-            yield stop
-        finally:
-            give_back()
-
-
 def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
-    try:
+    with while_read():
         if args.output == "json":
             # A loop prints one line per report.
             print(json.dumps(report.to_dict(), indent=None if args.daemon else 1))
         else:
             for line in address_lines(report):
                 print(escape(line))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone; the work is done and its status still counts.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if args.output == "text":
         for problem in report.problems:
             print(f"firewall-cleanup: {escape(problem)}", file=sys.stderr, flush=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from .closing import Closing
 
 __all__ = ["Event", "Stop", "StopLike", "descriptor_of", "is_stopped"]
 
@@ -22,7 +23,7 @@ StopLike: TypeAlias = Event | Callable[[], object]
 """What ends a loop: an object with `is_set()`, as `Stop` or `threading.Event`, or a function that tells."""
 
 
-class Stop:
+class Stop(Closing):
     """A flag that a loop waits for: setting it ends the loop at once. It may be set in a signal handler."""
 
     def __init__(self) -> None:
@@ -48,14 +49,6 @@ class Stop:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def is_stopped(stop: StopLike) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import attrs
 
+from ..closing import Closing
 from ..errors import FirewallCleanupError
 from ..model import Family
 from ._handler import Handler, NetNs
@@ -22,7 +22,7 @@ __all__ = ["Handlers", "IpsetHandler", "IptablesHandler", "IpvsHandler", "Nftabl
 
 
 @attrs.frozen
-class Handlers:
+class Handlers(Closing):
     """One handler of iptables and one of ipset per family, one each of whole nf_tables tables, IPVS, and routing.
 
     A plain value: `attrs.evolve(handlers, ipset={})` is valid, and what is missing or None is opened by whoever needs
@@ -74,14 +74,6 @@ class Handlers:
             handler.close()
         if self.namespace is not None:
             self.namespace.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _try(function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from ..closing import Closing
 from ..errors import FirewallCleanupError, KernelError
 from ..model import Family
 from ._namespace import Namespace
@@ -23,7 +23,7 @@ class _Closable(Protocol):
 _C = TypeVar("_C", bound=_Closable)
 
 
-class Handler(Generic[_C]):
+class Handler(Closing, Generic[_C]):
     """A context manager over a connection, which is None where the kernel lacks the subsystem."""
 
     def __init__(self, namespace: Namespace, connection: _C | None, *, own_namespace: bool = False) -> None:
@@ -44,14 +44,6 @@ class Handler(Generic[_C]):
             self.connection.close()
         if self._own_namespace:
             self.namespace.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class FamilyHandler(Handler[_C]):

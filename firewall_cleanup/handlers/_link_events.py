@@ -11,9 +11,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from ..closing import Closing
 from ..errors import KernelError
 from ._netlink import NETLINK_ROUTE, NetlinkSocket, parts_of
 
@@ -37,7 +37,7 @@ StopSignal = threading.Event | HasDescriptor | int
 """What ends a watch: an event that is set, or a descriptor that becomes readable (an eventfd, a pipe, a socket)."""
 
 
-class LinkEvents:
+class LinkEvents(Closing):
     """What happens to links in the network namespace in which it is made, from then on."""
 
     BUFFER = 8 << 20
@@ -53,14 +53,6 @@ class LinkEvents:
     def close(self) -> None:
         """Stop listening; again is no error."""
         self._netlink.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def wait(self, stop: int, matters: LinkEvent, seconds: float | None = None) -> bool:
         """Return True when something happened to a link that matters, events were lost, or the time is over.

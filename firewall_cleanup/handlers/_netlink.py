@@ -11,9 +11,9 @@ import errno
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from ..closing import Closing
 from ..errors import KernelError
 
 __all__ = [
@@ -106,7 +106,7 @@ def acknowledged(request: bytes) -> bytes:
     return _HEADER.pack(length, kind, flags | NLM_F_ACK, sequence, port) + request[16:]
 
 
-class NetlinkSocket:
+class NetlinkSocket(Closing):
     """A netlink socket of one protocol, bound to the network namespace in which it was opened."""
 
     def __init__(self, protocol: int = NETLINK_NETFILTER, *, groups: int = 0, buffer: int = 8 << 20) -> None:
@@ -131,14 +131,6 @@ class NetlinkSocket:
     def close(self) -> None:
         """Close the socket; again is no error."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def check_strictly(self) -> None:
         """Let dumps be filtered by what their request says (Linux 4.20; older kernels give more, never less)."""

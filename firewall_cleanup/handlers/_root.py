@@ -8,9 +8,8 @@ import os
 import stat
 from collections import deque
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from ..closing import Closing
 from ..errors import RootError
 
 __all__ = ["Root", "names_in"]
@@ -21,7 +20,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Root:
+class Root(Closing):
     """The root of a machine, this one's or one that is mounted somewhere."""
 
     def __init__(self, path: str | os.PathLike[str] = "/") -> None:
@@ -43,14 +42,6 @@ class Root:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def shown(self, path: str) -> str:
         """Return a path as a person finds it from outside."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 
 import attrs
 
 from ..errors import BatchRefused, KernelError, LockBusy, StaleGeneration
-from ..host import FoundFile, Interest, Staying
+from ..host import FoundFile, Interest
 from ..model import (
     Address,
     Backend,
@@ -40,12 +40,12 @@ from ..model import (
     Rule,
     Snapshot,
     Table,
-    TableChange,
     TableKey,
 )
 from ..rules import parse_rule, render
 from ..writers import Commits, Process, Processes
-from ._tables import Draft, as_read, entries, named, read_table, read_whole, staying, uses
+from ._read_tables import ReadDump, ReadTable
+from ._tables import Draft, as_read, entries, read_table, read_whole, uses
 
 __all__ = ["ENTRY_BUSY", "Crash", "MemoryHost", "read_table"]
 
@@ -175,14 +175,14 @@ class MemoryHost:
 
     # the protocol: reading
 
-    def dump_nft(self, interest: Interest) -> _Dump:
+    def dump_nft(self, interest: Interest) -> ReadDump:
         """Read nf_tables in one generation."""
         self._step("dump")
         families = [f for f in self.families if not self._is_gap("iptables", f)]
         tables = [t for k, t in self._tables.items() if k.backend is Backend.NFT and k.family in families]
         natives = () if self._is_gap("nftables", None) else self._natives
         read = {table.key: (table, *read_whole(table, interest)) for table in tables}
-        return _Dump(self.generation, natives, tuple(as_read(table, interest) for table in tables), read)
+        return ReadDump(self.generation, natives, tuple(as_read(table, interest) for table in tables), read)
 
     def legacy_tables(self, family: Family) -> tuple[TableKey, ...]:
         """Return the legacy tables that exist. Raises OSError if that cannot be known."""
@@ -191,11 +191,12 @@ class MemoryHost:
         keys = [key for key in self._tables if key.family is family and key.backend is Backend.LEGACY]
         return () if self._is_gap("iptables", family) else tuple(sorted(keys, key=TableKey.sort_key))
 
-    def open_legacy(self, key: TableKey, interest: Interest) -> _OpenTable:
+    def open_legacy(self, key: TableKey, interest: Interest) -> ReadTable:
         """Read a legacy table."""
         if key in self.errors:
             raise KernelError(self.errors[key], f"legacy table {key.name}")
-        return _OpenTable(self, key, self._tables[key], as_read(self._tables[key], interest))
+        read = self._tables[key]
+        return ReadTable(key, read, as_read(read, interest), lambda: self.state.tables.get(key), self._replace_legacy)
 
     def sets(self, families: Iterable[Family], with_members: Container[str] = ()) -> list[IpSet]:
         """Return the sets of some families and those of none; members of list:set and where they are wanted."""
@@ -223,24 +224,18 @@ class MemoryHost:
 
     def addresses(self, link: Link) -> tuple[Address, ...]:
         """Return the addresses of a link."""
-        return tuple(address for address in self._others.addresses if address.link == link.name)
+        return self._others.addresses_on(link)
 
     def policy_rules(self, family: Family) -> tuple[PolicyRule, ...]:
         """Return the policy rules of a family."""
-        rules = self._others.policy_rules if self._listed("routing") else ()
-        return tuple(rule for rule in rules if rule.family is family)
+        return self._others.policy_rules_of(family) if self._listed("routing") else ()
 
     def routes(
         self, family: Family, selections: Iterable[tuple[int, int]], links: Iterable[Link]
     ) -> tuple[Route, ...]:
         """Return the routes of some tables, each given with a protocol number or 0 for all."""
         del links
-        return tuple(
-            route
-            for table, protocol in selections
-            for route in self._others.routes
-            if (route.family, route.table) == (family, table) and protocol in {0, route.protocol}
-        )
+        return self._others.routes_in(family, selections)
 
     def fou_ports(self) -> tuple[FouPort, ...]:
         """Return the FOU ports of both families."""
@@ -410,64 +405,6 @@ class MemoryHost:
         self._tables[table.key] = table
         self._renumber()
         self._wrote()
-
-
-@attrs.frozen
-class _Dump:
-    generation: int
-    native_tables: tuple[NativeTable, ...]
-    raw: tuple[Table, ...]
-    read: Mapping[TableKey, tuple[Table, frozenset[str], bool]]
-
-    def tables(self, sets: Mapping[int, str]) -> dict[TableKey, Table]:
-        return {table.key: named(table, sets) for table in self.raw}
-
-    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying:
-        del sets, like
-        table, whole, looked_at = self.read[owned.key]
-        return staying(table, owned, whole, looked_at=looked_at)
-
-
-@attrs.define(eq=False)
-class _OpenTable:
-    """A legacy table as it was read."""
-
-    _host: MemoryHost
-    key: TableKey
-    _read: Table
-    _shown: Table
-    size: int = 0
-
-    def table(self, sets: Mapping[int, str]) -> Table:
-        return named(self._shown, sets)
-
-    def staying(self, owned: TableChange, sets: Mapping[int, str], like: Staying | None = None) -> Staying:
-        del sets, like
-        return staying(self._read, owned, self._read.rules)
-
-    def is_current(self) -> bool:
-        return self._host.state.tables.get(self.key) == self._read
-
-    def commit(self, change: TableChange) -> None:
-        draft = Draft.of(self._read)
-        for rule in sorted(change.rules, key=lambda rule: -rule.index):
-            self._check(draft.delete(rule.chain, rule.index))
-        for chain in change.flush:
-            self._check(draft.flush(chain))
-        failures: dict[tuple[object, str, object], int] = {}
-        for chain in change.delete:
-            code = errno.ENOTEMPTY if draft.rules.get(chain) else draft.drop(chain, errno.EMLINK)
-            if chain in self._read.builtin:
-                code = errno.EINVAL
-            if code:
-                failures[self.key, "chain", chain] = code
-        if failures:
-            raise BatchRefused(failures)
-        self._host._replace_legacy(draft.done(), entries(self._read))  # noqa: SLF001 - one object in two parts
-
-    def _check(self, code: int) -> None:
-        if code:
-            raise KernelError(code, f"legacy table {self.key.name}")
 
 
 @attrs.frozen

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from legacy_node import LegacyNode, opened
+from pods import Node
+from scenes import Scene
+from script_runs import Two
 
 from firewall_cleanup import Family, service_state
+from firewall_cleanup.handlers._service import ServiceConnection
 from firewall_cleanup.testing.namespaces import Sandbox
 
 
@@ -22,3 +27,38 @@ def own_kind(monkeypatch: pytest.MonkeyPatch) -> str:
     """The kind of link that is made, here one that every kernel of the tests has (not all have dummy links)."""
     monkeypatch.setattr(service_state, "OWN_KIND", "ifb")
     return "ifb"
+
+
+@pytest.fixture
+def node(new_sandbox: Callable[..., Sandbox]) -> Node:
+    """A node with a bridge, for pods."""
+    return Node(new_sandbox)
+
+
+@pytest.fixture
+def two(new_sandbox: Callable[..., Sandbox]) -> Two:
+    """Two namespaces with the same in them: one for the script, one for the cleanup."""
+
+    def make(scene: Scene, *, tools: str | None = None, also: str = "") -> tuple[Sandbox, Sandbox]:
+        pair = new_sandbox(tools), new_sandbox(tools)
+        for sandbox in pair:
+            scene.load(sandbox)
+            if also:
+                sandbox.run(also)
+        return pair
+
+    return make
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What was sent to change something: the types of the messages of each datagram."""
+    found: list[tuple[int, ...]] = []
+    original = ServiceConnection._send
+
+    def send(self: ServiceConnection, *messages: Any) -> None:
+        found.append(tuple(message[0] for message in messages))
+        original(self, *messages)
+
+    monkeypatch.setattr(ServiceConnection, "_send", send)
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from jsonschema import Draft202012Validator
 
+from firewall_cleanup import HairpinOutcome, HairpinReport, ensure_hairpin
 from firewall_cleanup.testing.namespaces import Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -84,3 +85,18 @@ class Node:
 
     def reattach(self, name: str) -> None:
         self.ip(f"link set {name} nomaster", f"link set {name} master {BRIDGE}")
+
+
+def ensure(node: Node, **target: Any) -> HairpinReport:
+    report = ensure_hairpin(netns=node.path, **target)
+    SCHEMA.validate(report.to_dict())
+    return report
+
+
+def only(report: HairpinReport) -> HairpinOutcome:
+    (outcome,) = report.outcomes
+    return outcome
+
+
+def statuses(report: HairpinReport) -> dict[str | None, str]:
+    return {outcome.interface: outcome.status.value for outcome in report.outcomes}

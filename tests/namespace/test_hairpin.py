@@ -1,4 +1,4 @@
-"""Hairpin mode: each way to name a pod, everything that can be in the way, and putting it back."""
+"""Hairpin mode: each way to name a pod, everything that can be in the way, and the command."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
-from pods import BRIDGE, DOCS, SCHEMA, Node, Pod, ip
+from pods import BRIDGE, SCHEMA, Node, Pod, ensure, ip, only, statuses
 from scenes import as_nobody
 
 from firewall_cleanup import (
@@ -18,43 +17,13 @@ from firewall_cleanup import (
     HairpinReport,
     HairpinStatus,
     NamespaceError,
-    ResidueError,
-    cleanup_all,
-    cleanup_routing,
-    cleanup_service_proxy,
     ensure_hairpin,
-    undo_hairpin,
 )
 from firewall_cleanup.cli import main
-from firewall_cleanup.errors import KernelError
-from firewall_cleanup.handlers._ports import MARK, Port, PortConnection
+from firewall_cleanup.handlers._ports import MARK
 from firewall_cleanup.testing.namespaces import Sandbox
-from firewall_cleanup.text import summary
 
 pytestmark = pytest.mark.namespace
-
-REPORT = Draft202012Validator(json.loads((DOCS / "report.schema.json").read_text()))
-
-
-@pytest.fixture
-def node(new_sandbox: Callable[..., Sandbox]) -> Node:
-    return Node(new_sandbox)
-
-
-def ensure(node: Node, **target: Any) -> HairpinReport:
-    report = ensure_hairpin(netns=node.path, **target)
-    SCHEMA.validate(report.to_dict())
-    return report
-
-
-def only(report: HairpinReport) -> HairpinOutcome:
-    (outcome,) = report.outcomes
-    return outcome
-
-
-def statuses(report: HairpinReport) -> dict[str | None, str]:
-    return {outcome.interface: outcome.status.value for outcome in report.outcomes}
-
 
 WAYS: dict[str, Callable[[Pod], dict[str, Any]]] = {
     "pid": lambda pod: {"pid": pod.sandbox.pid},
@@ -275,235 +244,6 @@ def test_wrong_arguments(node: Node, target: dict[str, Any]):
 def test_a_namespace_that_does_not_exist():
     with pytest.raises(NamespaceError):
         ensure_hairpin(bridge=BRIDGE, netns="no-such-namespace")
-
-
-# What happens meanwhile
-
-
-@pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]], None]:
-    """Let something happen just before a step, once."""
-
-    def arrange(step: str, happens: Callable[[], object]) -> None:
-        original, waiting = getattr(PortConnection, step), [happens]
-
-        def stepped(self: PortConnection, *args: Any, **options: Any) -> Any:
-            if waiting:
-                waiting.pop()()
-            return original(self, *args, **options)
-
-        monkeypatch.setattr(PortConnection, step, stepped)
-
-    return arrange
-
-
-@pytest.mark.parametrize("step", ["mark", "set_hairpin"])
-def test_a_pod_that_goes_meanwhile(node: Node, meanwhile, step: str):
-    pod, other = node.pod(7), node.pod(8)
-    meanwhile(step, lambda: node.ip("link del veth7"))
-    report = ensure(node, bridge=BRIDGE)
-    assert statuses(report) == {pod.port: "gone", other.port: "enabled"}
-    assert report.exit_code == 0
-
-
-@pytest.mark.parametrize("step", ["mark", "set_hairpin"])
-def test_an_index_that_is_used_again_meanwhile(node: Node, new_sandbox, meanwhile, step: str):
-    pod, stranger = node.pod(7, options="index 77"), new_sandbox()
-    node.pod(8)  # so that the number of the stranger's namespace is another one
-
-    def reuse() -> None:
-        node.ip(
-            "link del veth7",
-            f"link add veth7 index 77 type veth peer name eth0 netns {stranger.pid}",
-            f"link set veth7 master {BRIDGE} up",
-        )
-
-    meanwhile(step, reuse)
-    outcome = only(ensure(node, pid=pod.sandbox.pid))
-    assert (outcome.status, outcome.index) == (HairpinStatus.GONE, 77)
-    assert (node.link("veth7")["ifindex"], node.hairpin("veth7"), node.notes("veth7")) == (77, False, [])
-
-
-@pytest.mark.parametrize("step", ["mark", "set_hairpin"])
-def test_a_port_that_is_detached_meanwhile(node: Node, meanwhile, step: str):
-    pod = node.pod(7)
-    meanwhile(step, lambda: node.ip("link set veth7 nomaster"))
-    assert only(ensure(node, pid=pod.sandbox.pid)).status is HairpinStatus.NOT_A_PORT
-    assert node.notes(pod.port) == []
-
-
-def test_a_port_that_is_attached_again_meanwhile(node: Node, meanwhile):
-    pod = node.pod(7)
-    meanwhile("set_hairpin", lambda: node.reattach("veth7"))
-    assert only(ensure(node, pid=pod.sandbox.pid)).status is HairpinStatus.ENABLED
-    assert node.hairpin(pod.port)
-
-
-def test_somebody_else_who_is_faster_keeps_it(node: Node, meanwhile):
-    pod = node.pod(7)
-    meanwhile("mark", lambda: node.set_hairpin("veth7", "on"))
-    assert only(ensure(node, pid=pod.sandbox.pid)).status is HairpinStatus.ON
-    assert (node.hairpin(pod.port), node.notes(pod.port)) == (True, [])
-
-
-def test_two_at_a_time_leave_one_note(node: Node, meanwhile):
-    """Whichever is first, what one of them turned on stays noted, so it can be put back."""
-    node.pod(7)
-    meanwhile("mark", lambda: ensure(node, bridge=BRIDGE))
-    assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "already-on"}
-    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (True, 1)
-    assert statuses(undo_hairpin(netns=node.path)) == {"veth7": "put-back"}
-
-
-def test_one_port_that_fails_does_not_stop_the_others(node: Node, monkeypatch):
-    node.pod(7)
-    node.pod(8)
-    original = PortConnection.mark
-
-    def refuse(self: PortConnection, port: Port, mark: str) -> None:
-        if port.name == "veth7":
-            raise KernelError(12, "a note")
-        original(self, port, mark)
-
-    monkeypatch.setattr(PortConnection, "mark", refuse)
-    report = ensure(node, bridge=BRIDGE)
-    assert statuses(report) == {"veth7": "failed", "veth8": "enabled"}
-    assert report.exit_code == 1
-
-
-def test_a_kernel_without_alternative_names_is_told(node: Node, monkeypatch):
-    """Nothing is turned on that could not be noted."""
-    node.pod(7)
-
-    def refuse(self: PortConnection, port: Port, mark: str) -> None:
-        raise KernelError(95, "a note on the link")
-
-    monkeypatch.setattr(PortConnection, "mark", refuse)
-    outcome = only(ensure(node, bridge=BRIDGE))
-    assert (outcome.status, outcome.reason) == (HairpinStatus.FAILED, "a note on the link: Operation not supported")
-    assert not node.hairpin("veth7")
-
-
-# Putting it back
-
-
-def test_only_what_was_turned_on_is_put_back(node: Node):
-    pods = [node.pod(number) for number in (7, 8, 9)]
-    node.set_hairpin("veth8", "on")
-    ensure(node, bridge=BRIDGE)
-    node.ip("link property add dev veth9 altname somebody-elses")
-
-    planned = undo_hairpin(netns=node.path, dry_run=True)
-    assert statuses(planned) == {"veth7": "planned", "veth9": "planned"}
-    assert (planned.changed, node.hairpin("veth7")) == (False, True)
-
-    report = undo_hairpin(netns=node.path)
-    SCHEMA.validate(report.to_dict())
-    assert statuses(report) == {"veth7": "put-back", "veth9": "put-back"}
-    assert (report.ok, report.changed) == (True, True)
-    assert [node.hairpin(pod.port) for pod in pods] == [False, True, False]
-    assert [node.notes(pod.port) for pod in pods] == [[], [], ["somebody-elses"]]
-    assert undo_hairpin(netns=node.path) == HairpinReport("all ports", ())
-
-
-@pytest.mark.parametrize("target", [{"bridge": BRIDGE}, {"interface": "veth7"}], ids=str)
-def test_a_part_is_put_back(node: Node, target: dict[str, str]):
-    node.pod(7)
-    node.ip(
-        "link add br-other type bridge", "link add other type veth peer name end", "link set other master br-other"
-    )
-    ensure(node, bridge=BRIDGE)
-    ensure(node, bridge="br-other")
-    assert statuses(undo_hairpin(netns=node.path, **target)) == {"veth7": "put-back"}
-    assert (node.hairpin("veth7"), node.hairpin("other")) == (False, True)
-    assert undo_hairpin(netns=node.path, **target).outcomes == ()
-
-
-def test_a_port_that_was_detached_loses_its_note(node: Node):
-    node.pod(7)
-    ensure(node, bridge=BRIDGE)
-    node.ip("link set veth7 nomaster")
-    assert len(node.notes("veth7")) == 1
-    assert statuses(undo_hairpin(netns=node.path, interface="veth7")) == {"veth7": "put-back"}
-    assert node.notes("veth7") == []
-
-
-def test_a_new_link_of_the_same_name_and_index_has_no_note(node: Node):
-    pod = node.pod(7, options="index 77")
-    ensure(node, bridge=BRIDGE)
-    node.ip(
-        "link del veth7",
-        f"link add veth7 index 77 type veth peer name eth0 netns {pod.sandbox.pid}",
-        f"link set veth7 master {BRIDGE}",
-    )
-    node.set_hairpin("veth7", "on")
-    assert undo_hairpin(netns=node.path).outcomes == ()
-    assert node.hairpin("veth7")
-
-
-@pytest.mark.parametrize("target", [{"bridge": "nothing"}, {"interface": "nothing"}], ids=str)
-def test_what_is_gone_needs_no_undoing(node: Node, target: dict[str, str]):
-    report = undo_hairpin(netns=node.path, **target)
-    assert (only(report).status, report.exit_code) == (HairpinStatus.GONE, 0)
-
-
-@pytest.mark.parametrize("step", ["mark", "set_hairpin", "unmark"])
-def test_a_run_that_was_killed_is_finished_by_the_next(node: Node, monkeypatch, step: str):
-    node.pod(7)
-
-    class Kill(BaseException):
-        pass
-
-    def killed(*_: object, **__: object) -> None:
-        raise Kill
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PortConnection, "set_hairpin", killed)
-        patch.setattr(PortConnection, "unmark", killed)
-        with pytest.raises(Kill):
-            ensure(node, bridge=BRIDGE)
-    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (False, 1)
-    assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "enabled"}
-    with monkeypatch.context() as patch:
-        patch.setattr(PortConnection, step, killed)
-        with pytest.raises(Kill):
-            undo_hairpin(netns=node.path)
-    assert statuses(undo_hairpin(netns=node.path)) == {"veth7": "put-back"}
-    assert (node.hairpin("veth7"), node.notes("veth7")) == (False, [])
-
-
-def test_the_cleanup_of_the_service_proxy_puts_it_back_on_request(node: Node):
-    node.pod(7)
-    ensure(node, bridge=BRIDGE)
-    assert cleanup_service_proxy(netns=node.path).hairpin is None
-    assert node.hairpin("veth7")
-
-    planned = cleanup_all(netns=node.path, undo_hairpin=True, dry_run=True)
-    assert (planned.changed, planned.exit_code, node.hairpin("veth7")) == (False, 0, True)
-    REPORT.validate(planned.to_dict())
-    with pytest.raises(ValueError, match="not selected"):
-        cleanup_routing(netns=node.path, undo_hairpin=True)
-
-    report = cleanup_service_proxy(netns=node.path, undo_hairpin=True)
-    assert (report.clean, report.changed, node.hairpin("veth7")) == (True, True, False)
-    REPORT.validate(report.to_dict())
-    assert "veth7 on kube-bridge (to eth0): hairpin mode put back to off" in summary(report)
-    again = cleanup_service_proxy(netns=node.path, undo_hairpin=True)
-    assert (again.clean, again.changed) == (True, False)
-
-
-def test_a_cleanup_that_cannot_put_it_back_is_not_clean(node: Node, monkeypatch):
-    node.pod(7)
-    ensure(node, bridge=BRIDGE)
-
-    def refuse(self: PortConnection, mark: str, *, on: bool) -> None:
-        raise KernelError(1, "hairpin mode")
-
-    monkeypatch.setattr(PortConnection, "set_hairpin", refuse)
-    report = cleanup_service_proxy(netns=node.path, undo_hairpin=True)
-    assert (report.clean, report.exit_code) == (False, 1)
-    with pytest.raises(ResidueError):
-        report.raise_for_residue()
 
 
 # The command

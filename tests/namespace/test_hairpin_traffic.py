@@ -15,7 +15,6 @@ from pods import BRIDGE, NODE_ADDRESSES, Node, Pod
 
 from firewall_cleanup import ensure_hairpin, undo_hairpin, watch_hairpin
 from firewall_cleanup.handlers._ports import PortHandler
-from firewall_cleanup.testing.namespaces import Sandbox
 
 pytestmark = pytest.mark.namespace
 
@@ -90,11 +89,6 @@ def serving(node: Node, pod: Pod, filtered: str) -> Iterator[Callable[[float], l
             )
         finally:
             server.kill()
-
-
-@pytest.fixture
-def node(new_sandbox: Callable[..., Sandbox]) -> Node:
-    return Node(new_sandbox)
 
 
 def test_a_pod_reaches_itself_through_its_service(node: Node):

@@ -20,16 +20,10 @@ from firewall_cleanup import HairpinReport, NamespaceError, ensure_hairpin, watc
 from firewall_cleanup.errors import KernelError
 from firewall_cleanup.handlers._link_events import LinkEvents
 from firewall_cleanup.handlers._ports import Port, PortConnection
-from firewall_cleanup.testing.namespaces import Sandbox
 
 pytestmark = pytest.mark.namespace
 
 SECONDS = 30  # until a test gives up; nothing waits that long
-
-
-@pytest.fixture
-def node(new_sandbox: Callable[..., Sandbox]) -> Node:
-    return Node(new_sandbox)
 
 
 class Watch:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +19,6 @@ from service_cases import (
     V6,
     Damage,
     check_damage,
-    check_foreign,
-    check_own_device,
     ensured,
     make,
     shell,
@@ -34,8 +29,6 @@ from service_cases import (
 
 from firewall_cleanup import Family, NamespaceError, service_state
 from firewall_cleanup.errors import KernelError
-from firewall_cleanup.handlers import _made, _service
-from firewall_cleanup.handlers import service_address as handler_module
 from firewall_cleanup.handlers._service import ServiceConnection
 from firewall_cleanup.service_address import ensure_service_address, remove_service_address
 from firewall_cleanup.service_report import AddressStatus, DeviceStatus
@@ -44,20 +37,6 @@ from firewall_cleanup.testing.namespaces import Sandbox
 pytestmark = pytest.mark.namespace
 
 KINDS = ["bridge", "ifb", "veth"]
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """What was sent to change something: the types of the messages of each datagram."""
-    found: list[tuple[int, ...]] = []
-    original = ServiceConnection._send
-
-    def send(self: ServiceConnection, *messages: Any) -> None:
-        found.append(tuple(message[0] for message in messages))
-        original(self, *messages)
-
-    monkeypatch.setattr(ServiceConnection, "_send", send)
-    return found
 
 
 # what is as wanted
@@ -235,224 +214,6 @@ def test_a_namespace_that_is_not_there() -> None:
     for function in (ensure_service_address, remove_service_address):
         with pytest.raises(NamespaceError):
             function(PAIR, "lo", netns="/no/such/path")
-
-
-# a device of our own
-
-
-def test_a_device_of_our_own_is_made_and_undone(sandbox: Sandbox, own_kind: str) -> None:
-    check_own_device(sandbox)
-
-
-def test_it_is_known_by_its_group_where_links_have_no_other_names(
-    sandbox: Sandbox, own_kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_service, "_NEW_LINK_PROPERTY", 254)  # as before Linux 5.5, no such message
-    sandbox.run("ip link set lo up")
-    before = state(sandbox)
-    ensured(sandbox, "own")
-    assert "altname" not in state(sandbox)
-    assert not ensured(sandbox, "own").changed
-    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
-    assert state(sandbox) == before
-
-
-def test_a_device_of_our_own_that_others_use_stays(sandbox: Sandbox, own_kind: str) -> None:
-    sandbox.run("ip link set lo up")
-    ensured(sandbox, "own")
-    ensure_service_address("203.0.113.146", "own", netns=sandbox.path)
-    shell(sandbox, "ip addr add 198.51.100.1/32 dev own")
-    report = remove_service_address(PAIR, "own", netns=sandbox.path)
-    assert (report.device_status, report.exit_code) == (DeviceStatus.IN_USE, 1)
-    assert "198.51.100.1/32" in report.problems[0]
-    assert "203.0.113.146" not in report.problems[0]
-    shell(sandbox, "ip addr del 198.51.100.1/32 dev own")
-    report = remove_service_address(PAIR, "own", netns=sandbox.path)
-    assert (report.device_status, report.ok) == (DeviceStatus.PRESENT, True)
-    if not sandbox.run("ip link add link own name vlan7 type vlan id 7", check=False).returncode:
-        report = remove_service_address("203.0.113.146", "own", netns=sandbox.path)
-        assert report.device_status is DeviceStatus.IN_USE
-        assert "vlan7" in report.problems[0]
-        shell(sandbox, "ip link del vlan7")
-    report = remove_service_address("203.0.113.146", "own", netns=sandbox.path)
-    assert report.device_status is DeviceStatus.REMOVED
-
-
-def test_a_renamed_device_of_our_own_is_found_again(sandbox: Sandbox, own_kind: str) -> None:
-    sandbox.run("ip link set lo up")
-    before = state(sandbox)
-    ensured(sandbox, "own")
-    shell(sandbox, "ip link set own down; ip link set own name other; ip link set other up")
-    assert ensured(sandbox, "own").device_status is DeviceStatus.PRESENT
-    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
-    assert state(sandbox) == before
-
-
-class _Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("after", range(1, 7))
-def test_a_kill_between_two_steps_leaves_nothing_that_is_not_undone(
-    sandbox: Sandbox, own_kind: str, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    sandbox.run(f"ip link set lo up; {'ip link add d0 type bridge'}")
-    before = state(sandbox)
-    left = [after]
-    original = ServiceConnection._send
-
-    def send(self: ServiceConnection, *messages: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise _Killed
-        original(self, *messages)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ServiceConnection, "_send", send)
-        try:
-            ensure_service_address(PAIR, "own", netns=sandbox.path)
-        except _Killed:
-            assert after < 6
-        else:
-            assert after == 6
-    if after % 2:
-        ensured(sandbox, "own")
-        assert usable(sandbox) == PAIR
-    assert remove_service_address(PAIR, "own", netns=sandbox.path).ok
-    assert state(sandbox) == before
-
-
-# what is not ours
-
-
-def test_foreign_state_is_left(sandbox: Sandbox) -> None:
-    check_foreign(sandbox, "bridge")
-
-
-def test_on_a_kernel_that_keeps_the_mark_of_a_changed_address(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Linux 6.1 does: it goes and comes in one step then."""
-    change = ServiceConnection.change_address
-
-    def without_mark(self: ServiceConnection, link: Any, wanted: Any) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(_service, "ADDRESS_PROTOCOL", 0)
-            change(self, link, wanted)
-
-    monkeypatch.setattr(ServiceConnection, "change_address", without_mark)
-    check_foreign(sandbox, "bridge")
-
-
-def test_the_route_of_a_foreign_address_is_put_back(sandbox: Sandbox) -> None:
-    """For IPv4 it is exactly the kernel's; for IPv6 the address would have to go and come."""
-    make(sandbox, "bridge")
-    shell(
-        sandbox,
-        f"ip addr add {V4}/32 dev {DEVICE} scope host; ip -6 addr add {V6}/128 dev {DEVICE} nodad preferred_lft 0",
-    )
-    before = state(sandbox)
-    shell(sandbox, DAMAGES["local routes deleted"].commands)
-    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
-    assert statuses(report) == [REPAIRED, AddressStatus.FAILED]
-    assert "without its local route" in report.problems[0]
-    ensured(sandbox, take_over=True)
-    assert state(sandbox) == before
-
-
-@pytest.mark.parametrize("take_over", [False, True])
-def test_a_duplicate_on_another_link(sandbox: Sandbox, sent: list[tuple[int, ...]], take_over: bool) -> None:
-    make(sandbox, "bridge")
-    shell(
-        sandbox,
-        f"ip addr add {V4}/32 dev lo; ip -6 addr add {V6}/128 dev lo; ip link add d7 type bridge;"
-        f" ip addr add {V4}/24 dev d7; ip -6 addr add {V6}/64 dev d7 nodad; ip addr add 198.51.100.7/32 dev lo",
-    )
-    report = ensured(sandbox, take_over=take_over)
-    assert usable(sandbox) == PAIR
-    after = state(sandbox)
-    assert "198.51.100.7/32" in after
-    assert f"inet {V4}/24 scope global d7" in after
-    assert f"inet6 {V6}/64" in after
-    assert (f"inet {V4}/32 scope global lo" not in after) is take_over
-    assert sum(f"inet6 {V6}/128" in line for line in after.splitlines()) == (1 if take_over else 2)
-    for outcome in report.addresses:
-        assert [note for note in outcome.notes if "d7 too" in note]
-        assert bool([note for note in outcome.notes if "lo too" in note]) is not take_over
-        assert ("removed from lo" in outcome.changes) is take_over
-    if take_over:
-        assert sent == [(20,), (21,), (20,), (21,)]  # added first
-    else:
-        assert sent == [(20,), (20,)]
-
-
-def test_our_own_duplicate_moves(sandbox: Sandbox, own_kind: str) -> None:
-    make(sandbox, "bridge")
-    start = state(sandbox)
-    ensured(sandbox, "own")
-    report = ensured(sandbox, "lo")
-    assert [o.changes[-1] for o in report.addresses] == ["removed from own"] * 2
-    assert "own" not in state(sandbox)  # made for nothing else
-    assert usable(sandbox) == PAIR
-    ensured(sandbox)
-    assert usable(sandbox) == PAIR
-    assert remove_service_address(PAIR, "lo", netns=sandbox.path).changed is False
-    assert remove_service_address(PAIR, DEVICE, netns=sandbox.path).ok
-    assert state(sandbox) == start
-
-
-@pytest.mark.parametrize("device", [DEVICE, "own"])
-def test_several_at_once(sandbox: Sandbox, own_kind: str, device: str) -> None:
-    make(sandbox, "bridge")
-    before = state(sandbox)
-    with ThreadPoolExecutor(8) as pool:
-        reports = list(pool.map(lambda _: ensure_service_address(PAIR, device, netns=sandbox.path), range(8)))
-    assert [report.problems for report in reports] == [()] * 8
-    assert usable(sandbox) == PAIR
-    assert remove_service_address(PAIR, device, netns=sandbox.path).ok
-    assert state(sandbox) == before
-
-
-# kernels that do not keep whose an address is
-
-
-@pytest.fixture
-def old_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """As before Linux 5.18: what it does not know of an address it ignores. Returns the folder of records."""
-    monkeypatch.setattr(_service, "_PROTOCOL", 63)
-    for module in (_made, handler_module):
-        monkeypatch.setattr(module, "kernel_keeps_protocol", lambda: False)
-    monkeypatch.setattr(_made, "FOLDER", tmp_path / "run")
-    return tmp_path / "run"
-
-
-def test_records_where_the_kernel_keeps_none(
-    sandbox: Sandbox, new_sandbox: Callable[..., Sandbox], old_kernel: Path
-) -> None:
-    other = new_sandbox()
-    for place in (sandbox, other):
-        make(place, "bridge")
-    ensured(sandbox)
-    shell(other, f"ip link set {DEVICE} up; ip addr add {V4}/32 dev {DEVICE} scope host")
-    assert statuses(ensured(other)) == [PRESENT, ADDED]
-    for _ in range(2):
-        report = remove_service_address(PAIR, DEVICE, netns=other.path)
-        assert report.addresses[0].status is AddressStatus.FOREIGN
-    shell(sandbox, DAMAGES["local routes deleted"].commands)
-    assert statuses(ensured(sandbox)) == [REPAIRED, REPAIRED]
-    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
-    assert (old_kernel / "service-addresses.json").read_text() == "[]"
-    assert [path.name for path in old_kernel.iterdir() if path.name.startswith(".")] == []
-
-
-def test_a_record_that_cannot_be_written_is_said_before_anything_is_done(sandbox: Sandbox, old_kernel: Path) -> None:
-    make(sandbox, "bridge")
-    before = state(sandbox)
-    old_kernel.write_text("no folder")
-    report = ensure_service_address(PAIR, DEVICE, netns=sandbox.path)
-    assert statuses(report) == [AddressStatus.FAILED] * 2
-    assert str(old_kernel) in report.problems[0]
-    assert state(sandbox) == before
 
 
 # the rest

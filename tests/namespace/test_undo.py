@@ -8,45 +8,22 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import pytest
 import test_routing as routing
+from killer import backup
 from scenes import NODES, Scene, clean, command, problems, without_counters
+from undo_cases import put_back, runs, same, wrong
 
-from firewall_cleanup import Backend, BackupError, Controller, Family, Kind, Restored, RestoreReport, restore
+from firewall_cleanup import Backend, BackupError, Controller, Family, Kind, Restored, restore
 from firewall_cleanup.backup import Backup
 from firewall_cleanup.handlers.tools import Tools
 from firewall_cleanup.plan import Plan
 from firewall_cleanup.reading import Reading
-from firewall_cleanup.testing.namespaces import Sandbox, State
+from firewall_cleanup.testing.namespaces import Sandbox
 
 pytestmark = pytest.mark.namespace
-
-
-def put_back(sandbox: Sandbox, directory: object = None) -> RestoreReport:
-    return restore(str(directory or sandbox.folder / "backup"), netns=sandbox.path, wait=20)
-
-
-def wrong(report: RestoreReport) -> list[str]:
-    """What a report says is wrong, to be compared with the empty list."""
-    there = {Restored.RESTORED, Restored.THERE}
-    return [
-        f"{o.kind.value} {o.name} {o.text}: {o.status.value} {o.reason}"
-        for o in report.outcomes
-        if o.status not in there
-    ] + list(report.problems)
-
-
-def same(sandbox: Sandbox, before: State) -> bool:
-    """Whether the state is what it was; new tables of nf_tables come after the old ones, which no packet can tell."""
-
-    def unordered(state: State) -> State:
-        return attrs.evolve(state, native="".join(sorted(re.split(r"^(?=table )", state.native, flags=re.MULTILINE))))
-
-    assert unordered(sandbox.state()) == unordered(before)
-    return True
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -65,14 +42,6 @@ def test_round_trip(sandbox: Sandbox, backend: Backend, node: str):
     assert wrong(again) == []
     assert not again.changed
     assert same(sandbox, before)
-
-
-def backup(sandbox: Sandbox) -> Path:
-    return sandbox.folder / "backup"
-
-
-def runs(sandbox: Sandbox) -> list[Path]:
-    return sorted(backup(sandbox).iterdir())
 
 
 @pytest.fixture

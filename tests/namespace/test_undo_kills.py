@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import random
-import re
 
-import attrs
 import pytest
 from killer import Killer, backup
 from scenes import ALL, NODES, Killed, Scene, clean, problems
+from undo_cases import unordered, wrong
 
-from firewall_cleanup import Backend, BackupError, Restored, RestoreReport, restore
+from firewall_cleanup import Backend, BackupError, restore
 from firewall_cleanup.testing.namespaces import Sandbox, State
 
 pytestmark = pytest.mark.namespace
 
 ROUNDS = 7
 NOTHING_LOST = Killed(frozenset())
-
-
-def wrong(report: RestoreReport) -> list[str]:
-    there = {Restored.RESTORED, Restored.THERE}
-    bad = [f"{o.kind.value} {o.name} {o.text}: {o.reason}" for o in report.outcomes if o.status not in there]
-    return [*bad, *report.problems]
-
-
-def unordered(state: State) -> State:
-    """The state without the order of tables of nf_tables, which no packet can tell."""
-    return attrs.evolve(state, native="".join(sorted(re.split(r"^(?=table )", state.native, flags=re.MULTILINE))))
 
 
 def put_back(sandbox: Sandbox, before: State, killed: Killed) -> None:

@@ -18,12 +18,11 @@ from test_nft_reading import FakeKernel, dump  # noqa: F401
 from firewall_cleanup import Controller
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
 from firewall_cleanup.errors import KernelError
-from firewall_cleanup.foreign import Look
 from firewall_cleanup.handlers._legacy import LegacyTable
 from firewall_cleanup.handlers._netlink import attribute
 from firewall_cleanup.handlers._nft import NftDump
 from firewall_cleanup.handlers._nft_staying import of_nft
-from firewall_cleanup.host import Interest, Staying
+from firewall_cleanup.host import Interest, Look, Staying
 from firewall_cleanup.model import (
     Address,
     Gap,

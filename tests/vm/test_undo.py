@@ -11,16 +11,11 @@ import pytest
 import replay
 from test_clean import SIDES, feed, fresh, same, whole_node  # noqa: F401 - fresh is a fixture
 from test_kernel import HAS_IPV6, pytestmark  # noqa: F401 - the same conditions hold here
+from undo_cases import wrong
 
-from firewall_cleanup import Controller, Kind, Restored, RestoreReport, cleanup, cleanup_all, restore
+from firewall_cleanup import Controller, Kind, Restored, cleanup, cleanup_all, restore
 from firewall_cleanup.handlers import IpvsHandler
 from firewall_cleanup.handlers.tools import Tools
-
-
-def wrong(report: RestoreReport) -> list[str]:
-    there = {Restored.RESTORED, Restored.THERE}
-    bad = [f"{o.kind.value} {o.name} {o.text}: {o.reason}" for o in report.outcomes if o.status not in there]
-    return [*bad, *report.problems]
 
 
 @pytest.mark.parametrize("backend", ["nft", "legacy"])
