@@ -14,7 +14,7 @@ from .errors import BackupError, KernelError, StaleGeneration, ToolError
 from .handlers.host import Host
 from .handlers.tools import Tools
 from .host import Interest, LegacyTable
-from .model import Backend, Family, FouPort, IpvsService, NativeTable, Rule, TableChange, TableKey
+from .model import Backend, Family, FouPort, IpvsService, NativeTable, Rule, TableChange, TableKey, names_by_index
 from .plan import Plan
 from .reading import Reading
 from .undo.files import write_part, write_run
@@ -59,7 +59,7 @@ class Backup:
 
         Raises BackupError, and StaleGeneration if the node is not as it was read; nothing was written then.
         """
-        names = {item.index: item.name for item in reading.snapshot.sets.values() if item.index is not None}
+        names = names_by_index(reading.snapshot.sets.values())
         try:
             tables = {**self._nft_tables(reading, plan, names), **self._legacy_tables(reading, plan, names)}
             found = Saved(
@@ -177,7 +177,9 @@ class Backup:
         if not names:
             return {}
         found = self._tools.sets(set(names))
-        return {name: found[name] for name in _all_there(names, found)}
+        for line in (line for name in _all_there(names, found) for line in found[name]):
+            _check_line(line)
+        return {name: found[name] for name in names}
 
     def _natives(self, reading: Reading, plan: Plan) -> dict[NativeTable, str]:
         tables = plan.nft_change().native_tables
@@ -194,7 +196,7 @@ class Backup:
         ports = self._host.fou_ports() if any(isinstance(item, FouPort) for item in items) else ()
         try:
             return self._tools.ip(families, ports).of(items)
-        except (LookupError, StopIteration) as error:
+        except LookupError as error:
             raise StaleGeneration(f"it was changed by somebody else: {error}") from error
 
     def _services(self, services: Sequence[IpvsService]) -> dict[str, tuple[str, ...]]:
@@ -204,6 +206,14 @@ class Backup:
         wanted = [_service_key(service) for service in services]
         chosen = [found[key] for key in _all_there(wanted, found)]
         return {service.name: tuple(service.lines()) for service in chosen}
+
+
+def _check_line(line: str) -> None:
+    """Raise BackupError for what the tools print, and do not read again."""
+    if "\n" in line:
+        raise BackupError(
+            f"the backup cannot be complete: no command puts back what has a line break in it: {line!r}"
+        )
 
 
 def _all_there(wanted: Iterable[_K], found: Mapping[_K, object]) -> Iterator[_K]:
@@ -239,6 +249,10 @@ def _saved_table(text: TableText, change: TableChange) -> SavedTable:
             text.chains.check(chain, lines, range(len(lines)))
         for chain, state in foreign.items():
             text.chains.check(chain, state.rules, state.removed)
+    for line in (line for lines in chains.values() for line in lines):
+        _check_line(line)
+    for line in (state.rules[place] for state in foreign.values() for place in state.removed):
+        _check_line(line)
     return SavedTable(
         chains=chains,
         foreign=foreign,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -47,7 +47,7 @@ from .model import (
     TableKey,
     Target,
 )
-from .rules import parse_rule, tokenize, used_names
+from .rules import logical_lines, parse_rule, tokenize, used_names
 
 __all__ = ["IPTABLES_FILES", "backend_of", "read_dumps", "read_ipset_save", "read_iptables_save"]
 
@@ -55,9 +55,6 @@ _COUNTERS = re.compile(r"\[(\d{1,20}):(\d{1,20})\]")
 _CHAIN_OF_RULE = re.compile(r"(?:\[\d+:\d+\]\s+)?-[AI]\s+(\S+)")
 # What iptables-nft-save prints in place of a table with expressions that are not its own.
 _NOT_LISTED = re.compile(r"# Table [`'\"](\S+)' is incompatible")
-# A comment may hold line breaks; no rule is longer than this.
-_MOST_LINES, _MOST_LENGTH = 256, 4096
-_ESCAPED = re.compile(r"\\.")
 
 IPTABLES_FILES = {
     "iptables-save": (Family.IPV4, None),
@@ -208,7 +205,7 @@ def read_iptables_save(
             _problem(f"table {key.name} stands there again", source, number, problems, table=key.name)
         tables[key] = _table(key, lines, source, problems)
 
-    for number, line in _lines(text):
+    for number, line in logical_lines(text):
         if line.startswith("#"):
             if found := _NOT_LISTED.match(line):
                 _problem(f"table {found[1]} could not be listed", source, number, problems, table=found[1])
@@ -232,31 +229,6 @@ def read_iptables_save(
     if stray and not tables:
         stray.whole = True  # it is something else
     return tables
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield what is not blank with the number of its first line: a quoted word may hold line breaks."""
-    rows = text.split("\n")
-    at = 0
-    while at < len(rows):
-        line, number = rows[at].strip(), at + 1
-        at += 1
-        if _is_open(line) and not line.startswith("#"):
-            whole = rows[number - 1]
-            for end in range(at, min(at + _MOST_LINES, len(rows))):
-                whole += "\n" + rows[end]
-                if len(whole) > _MOST_LENGTH:
-                    break
-                if _is_open(rows[end]) and _words(whole):
-                    line, at = whole.strip(), end + 1
-                    break
-        if line:
-            yield number, line
-
-
-def _is_open(line: str) -> bool:
-    """Tell whether a quote is left open at the end of a line, or one is closed that was open at its beginning."""
-    return '"' in line and _ESCAPED.sub("", line).count('"') % 2 == 1
 
 
 def _words(line: str) -> list[str]:
@@ -317,7 +289,7 @@ def read_ipset_save(
     sets: dict[str, IpSet] = {}
     members: dict[str, list[str]] = {}
     first_bad: DumpError | None = None
-    for number, line in _lines(text):
+    for number, line in logical_lines(text):
         if line.startswith("#"):
             continue
         try:

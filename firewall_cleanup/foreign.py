@@ -24,6 +24,7 @@ from .model import (
     Table,
     TableChange,
     TableKey,
+    names_by_index,
 )
 from .ownership import Claims, rule_ids
 
@@ -48,8 +49,7 @@ class ForeignPart:
         tables, failed = {}, {}
         # Those of the cleaned component are looked for in rules only if one that stays may use them.
         sets = look.snapshot.sets.values()
-        stays = any(item.name not in owned.sets for item in sets)
-        names = {item.index: item.name for item in sets if item.index is not None and stays}
+        names = names_by_index(sets) if any(item.name not in owned.sets for item in sets) else {}
         for key in sorted(look.snapshot.tables, key=TableKey.sort_key):
             if any(gap.covers(key) for gap in gaps):
                 continue

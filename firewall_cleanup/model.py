@@ -41,6 +41,7 @@ __all__ = [
     "TableChange",
     "TableKey",
     "Target",
+    "names_by_index",
 ]
 
 
@@ -309,6 +310,11 @@ class FouPort:
     family: Family
     port: int
     kind: int = 2
+
+
+def names_by_index(sets: Iterable[IpSet]) -> dict[int, str]:
+    """Return the names of sets by the index that rules hold."""
+    return {item.index: item.name for item in sets if item.index is not None}
 
 
 @attrs.frozen

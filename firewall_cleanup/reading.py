@@ -25,6 +25,7 @@ from .model import (
     Snapshot,
     Table,
     TableKey,
+    names_by_index,
 )
 from .ownership import Claims, claim
 
@@ -99,7 +100,7 @@ class Reader:
         services = self._services(gaps)
         # After the rules: an index that a rule holds keeps its name for as long as the rule is there.
         sets = self._sets(gaps, with_members=bool(services))
-        names = _by_index(sets)
+        names = names_by_index(sets.values())
         if dump is not None:
             tables.update(dump.tables(names))
             natives, generation = dump.native_tables, dump.generation
@@ -121,12 +122,12 @@ class Reader:
 
     def with_table(self, snapshot: Snapshot, table: LegacyTable) -> Snapshot:
         """Return the snapshot with this legacy table, read anew, as the only one."""
-        names = _by_index(self._sets([]))
+        names = self.set_names()
         return attrs.evolve(snapshot, tables={table.key: table.table(names)})
 
     def set_names(self) -> dict[int, str]:
         """Return the names of sets by the index that rules hold."""
-        return _by_index(self._sets([]))
+        return names_by_index(self._sets([]).values())
 
     def _families(self, tables: Mapping[TableKey, Table], gaps: list[Gap]) -> dict[Family, FamilyState]:
         return {
@@ -269,10 +270,6 @@ class _Names:
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.test(name)
-
-
-def _by_index(sets: Mapping[str, IpSet]) -> dict[int, str]:
-    return {item.index: item.name for item in sets.values() if item.index is not None}
 
 
 def text_of(error: KernelError) -> str:

@@ -51,17 +51,16 @@ class RestoreOutcome:
 
 @attrs.frozen(slots=False)
 class RestoreReport:
-    """The result of a restore. `problems` are reasons that are about no single object."""
+    """The result of a restore. `problems` are reasons that are about no single object.
+
+    `changed` tells whether anything was put back, be it a part of an object.
+    """
 
     directory: str
     outcomes: tuple[RestoreOutcome, ...] = ()
     problems: tuple[str, ...] = ()
     interrupted: int | None = None
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything was put back."""
-        return any(outcome.status is Restored.RESTORED for outcome in self.outcomes)
+    changed: bool = False
 
     @property
     def complete(self) -> bool:

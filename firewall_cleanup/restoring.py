@@ -17,7 +17,7 @@ from .handlers._xtables_lock import take_lock, xtables_lock
 from .handlers.host import Host, open_host
 from .handlers.tools import Tools
 from .host import Interest
-from .model import Backend, Family, Kind, Table, TableKey
+from .model import Backend, Family, Kind, Table, TableKey, names_by_index
 from .restore_report import Restored, RestoreOutcome, RestoreReport
 from .undo.compare import (
     Comparison,
@@ -86,6 +86,7 @@ class _Restore:
         self.deadline, self.stopped = deadline, stopped
         self.tools = tools
         self.problems: list[str] = []
+        self.sent = False  # anything that may have changed the node
 
     def run(self) -> RestoreReport:
         try:
@@ -107,16 +108,23 @@ class _Restore:
         try:
             after = self.compare()
         except (ToolError, KernelError, OSError) as error:
-            return self.report(before, before, [*self.problems, f"what is there cannot be read: {error}"])
-        return self.report(before, after, self.problems)
+            problems = [*self.problems, f"what is there cannot be read: {error}"]
+            return self.report(before, before, problems, changed=self.sent)
+        changed = [one.found for one in before] != [one.found for one in after]
+        # Whether more of a part is there now is not looked at.
+        changed = changed or (self.sent and any(one.found is Found.PART for one in after))
+        return self.report(before, after, self.problems, changed=changed)
 
-    def report(self, before: list[Object], after: list[Object], problems: Iterable[str] = ()) -> RestoreReport:
+    def report(
+        self, before: list[Object], after: list[Object], problems: Iterable[str] = (), *, changed: bool = False
+    ) -> RestoreReport:
         was_there = {one.place for one in before if one.found is Found.ALL}
         return RestoreReport(
             directory=str(self.path),
             outcomes=tuple(_outcome(one, was_there, tried=before is not after) for one in after),
             problems=tuple(dict.fromkeys(problems)),
             interrupted=self.stopped(),
+            changed=changed,
         )
 
     # compare
@@ -164,7 +172,7 @@ class _Restore:
 
     def decoded(self) -> Mapping[TableKey, Table]:
         dump = self.host.dump_nft(Interest())
-        names = {one.index: one.name for one in self.host.sets(self.host.families) if one.index is not None}
+        names = names_by_index(self.host.sets(self.host.families))
         return {} if dump is None else dump.tables(names)
 
     def lines(self) -> dict[str, Comparison]:
@@ -207,9 +215,9 @@ class _Restore:
             yield functools.partial(self.restore_lines, name)
         yield self.restore_services
 
-    @staticmethod
-    def feed(found: Comparison, into: Callable[[str], object]) -> None:
+    def feed(self, found: Comparison, into: Callable[[str], object]) -> None:
         if found.lines:
+            self.sent = True
             into("".join(f"{line}\n" for line in found.lines))
 
     def restore_table(self, key: TableKey) -> None:
@@ -250,6 +258,7 @@ class _Restore:
     def restore_lines(self, name: str) -> None:
         found = self.lines()[name]
         if found.lines:
+            self.sent = True
             self.tools.restore_lines(name, found.lines)
 
     def restore_services(self) -> None:
@@ -259,6 +268,7 @@ class _Restore:
         ipvs = self.host.ipvs
         if ipvs is None or not ipvs.load():
             raise ToolError("IPVS: the kernel has none")
+        self.sent = True
         for service, is_new in services_to_make(found.lines, self.saved.services):
             ipvs.add(service, is_new=is_new)
 
@@ -269,7 +279,8 @@ def _outcome(one: Object, was_there: set[Place], *, tried: bool) -> RestoreOutco
         status = Restored.DIFFERENT
     elif one.found is not Found.ALL:
         status = Restored.FAILED if tried else Restored.WAITING
-        reason = reason or ("it is not there" if tried else None)
+        missing = "only a part of it is there" if one.found is Found.PART else "it is not there"
+        reason = reason or (missing if tried else None)
     elif one.place in was_there:
         status = Restored.THERE
     return RestoreOutcome(one.kind, one.name, status, one.family, one.backend, one.table, one.text, reason)

@@ -13,7 +13,18 @@ import attrs
 
 from .model import Match, Option, Rule, Target
 
-__all__ = ["PROTOCOLS", "network", "parse_rule", "protocol_name", "quote", "render", "tokenize", "used_names"]
+__all__ = [
+    "PROTOCOLS",
+    "is_open",
+    "logical_lines",
+    "network",
+    "parse_rule",
+    "protocol_name",
+    "quote",
+    "render",
+    "tokenize",
+    "used_names",
+]
 
 # The names that iptables prints by itself, whatever /etc/protocols says (xtables_chain_protos).
 PROTOCOLS = {
@@ -49,6 +60,45 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[-_0-9A-Za-z]+\Z")
 _COUNTERS = re.compile(r"\[(\d+):(\d+)\]\Z")
 _SET_FLAGS = frozenset({"--match-set", "--add-set", "--del-set", "--map-set"})
+
+
+# A comment may hold line breaks; no rule is longer than this.
+_MOST_LINES, _MOST_LENGTH = 256, 4096
+_ESCAPED = re.compile(r"\\.")
+# Names may begin or end with what else counts as a blank.
+_BLANKS = " \t\r"
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield what is not blank with the number of its first line, from 1: a quoted word may hold line breaks."""
+    rows = text.split("\n")
+    at = 0
+    while at < len(rows):
+        line, number = rows[at].strip(_BLANKS), at + 1
+        at += 1
+        if is_open(line) and not line.startswith("#"):
+            whole = rows[number - 1]
+            for end in range(at, min(at + _MOST_LINES, len(rows))):
+                whole += "\n" + rows[end]
+                if len(whole) > _MOST_LENGTH:
+                    break
+                if is_open(rows[end]) and _is_whole(whole):
+                    line, at = whole.strip(_BLANKS), end + 1
+                    break
+        if line:
+            yield number, line
+
+
+def is_open(line: str) -> bool:
+    """Tell whether a quote is left open at the end of a line, or one is closed that was open at its beginning."""
+    return '"' in line and _ESCAPED.sub("", line).count('"') % 2 == 1
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        return any(True for _word in tokenize(line))
+    except ValueError:
+        return False
 
 
 def tokenize(line: str) -> Iterator[tuple[str, bool]]:

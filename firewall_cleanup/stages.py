@@ -145,19 +145,17 @@ class Stages:
         Raises BackupError: nothing more may be removed then.
         """
         saver = self.settings.saver
-        for _ in range(_TRIES if saver is not None else 0):
+        if saver is None:
+            return reading
+        for _ in range(_TRIES):
             try:
-                if saver is not None:
-                    saver.save(reading.found, reading.plan)
+                saver.save(reading.found, reading.plan)
             except StaleGeneration:
                 reading = self.read()
                 self.seen = self.seen.plus(reading.plan.selected)
             else:
-                break
-        else:
-            if saver is not None:
-                raise BackupError(f"the backup cannot be complete: the node has changed each of the {_TRIES} times")
-        return reading
+                return reading
+        raise BackupError(f"the backup cannot be complete: the node has changed each of the {_TRIES} times")
 
     @contextlib.contextmanager
     def unless_unsaved(self) -> Iterator[None]:

@@ -9,14 +9,12 @@ from ..host import Interest, Staying
 from ..model import Policy, Rule, Table, TableChange, TableKey
 from ._legacy_blob import Blob, Cut, well_formed
 from ._legacy_rules import decode_entry
-from ._legacy_staying import of_legacy
+from ._legacy_staying import SET_WORDS, of_legacy
 from ._namespace import Namespace
 from ._xt import SetNames
 
 __all__ = ["LegacyTable"]
 
-# The names of the match and the target that use sets; what else holds these bytes is told apart by decoding it.
-_SET_WORDS = (b"set\0", b"SET\0")
 # Chains that go, chains that are emptied, rules by chain and index.
 _Part = tuple[frozenset[str], frozenset[str], frozenset[tuple[str, int]]]
 _NOTHING: _Part = (frozenset(), frozenset(), frozenset())
@@ -73,7 +71,7 @@ class LegacyTable:
         chain = self._blob.chains[name]
         if self._blob.jumps_to(chain.begin, chain.end, targets):
             return self._rules(name, sets)
-        if any(self._blob.entries.find(word, chain.begin, chain.end) >= 0 for word in _SET_WORDS):
+        if any(self._blob.entries.find(word, chain.begin, chain.end) >= 0 for word in SET_WORDS):
             rules = self._rules(name, sets)
             if any(self._interest.matters(used_set) for rule in rules for used_set in rule.sets):
                 return rules

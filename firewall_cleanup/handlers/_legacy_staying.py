@@ -15,11 +15,13 @@ from ._legacy_rules import decode_entry
 from ._nft_staying import Words, set_slots
 from ._xt import SetNames
 
-__all__ = ["of_legacy"]
+__all__ = ["SET_WORDS", "of_legacy"]
 
 _SIZES, _SIZE = struct.Struct("=HH"), struct.Struct("=H")
-# The match and the target that use sets, and the sizes that these may have with their heads.
-_SET_WORDS = (b"set\0", b"SET\0")
+SET_WORDS = (b"set\0", b"SET\0")
+"""The names of the match and the target that use sets; what else holds these bytes is told apart by decoding it."""
+
+# The sizes that these may have with their heads.
 _SET_SIZES = range(33, 100)
 
 
@@ -84,7 +86,7 @@ class _Marks:
 def _without_indices(entries: bytearray, sets: SetNames) -> list[tuple[int, str]]:
     """Set the indices of sets to zero and return where they were and the names: the same set may get another one."""
     used = []
-    for word in _SET_WORDS if sets else ():
+    for word in SET_WORDS if sets else ():
         at = entries.find(word)
         while at >= 2:
             (size,) = _SIZE.unpack_from(entries, at - 2)

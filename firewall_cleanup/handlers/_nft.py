@@ -27,7 +27,7 @@ from ._netlink import (
 from ._nft_rules import decode_rule
 from ._xt import SetNames
 
-__all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump"]
+__all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump", "send_batch"]
 
 IPTABLES_TABLES = frozenset(BUILTIN_CHAINS)
 
@@ -275,39 +275,55 @@ class NftConnection:
         Raises StaleGeneration (nothing applied, read again), BatchRefused (nothing applied), KernelError.
         """
         steps = [step for step in _steps(change) if step.names]
-        first = self._netlink.next_sequence()
-        begin = attribute(_BATCH_GENID, generation.to_bytes(4, "big"))
-        batch = [message(_BATCH_BEGIN, NLM_F_REQUEST, first, _nfgen(0, 10) + begin)]
-        for step in steps:
-            start = self._netlink.take_sequences(len(step.names))
-            batch += named_messages(_SUBSYSTEM | step.kind, start, step.head, step.attribute, step.names)
-        # Errors come unasked. One acknowledgement is enough: thousands would not fit the receive buffer.
-        batch[-1] = acknowledged(batch[-1])
-        last = first + len(batch) - 1
-        batch.append(message(_BATCH_END, NLM_F_REQUEST, self._netlink.next_sequence(), _nfgen(0, 10)))
-        self._netlink.send(b"".join(batch))
-        failures = self._answers(first, last)
+
+        def encoded(start: int) -> Iterator[bytes]:
+            for step in steps:
+                kind = _SUBSYSTEM | step.kind
+                yield from named_messages(kind, start, step.head, step.attribute, step.names)
+                start += len(step.names)
+
+        failures = send_batch(self._netlink, sum(len(step.names) for step in steps), generation, encoded)
         if failures:
             places = [place for step in steps for place in step.places()]
-            raise BatchRefused({places[sequence - first - 1]: code for sequence, code in failures.items()})
+            raise BatchRefused({places[number]: code for number, code in failures.items()})
 
-    def _answers(self, first: int, last: int) -> dict[int, int]:
-        failures: dict[int, int] = {}
-        done = False
-        for reply in self._netlink.receive_ready():
-            if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
-                continue
-            code = -struct.unpack_from("=i", reply.payload)[0]
-            if reply.sequence == first and code:
-                if code == errno.ERESTART:
-                    raise StaleGeneration("the nf_tables ruleset was changed by somebody else")
-                raise KernelError(code, "nf_tables batch")
-            if code:
-                failures[reply.sequence] = code
-            done = done or reply.sequence == last
-        if not done and not failures:
-            raise KernelError(errno.EPROTO, "nf_tables did not answer a batch")
-        return failures
+
+def send_batch(
+    netlink: NetlinkSocket, count: int, generation: int, encoded: Callable[[int], Iterable[bytes]]
+) -> dict[int, int]:
+    """Send messages that nf_tables takes all or none, if its ruleset still is of a generation.
+
+    `encoded` gives the `count` messages, of which the first has the sequence that it gets. Returns the errno of each
+    that is refused, by its number from 0: none is applied then. Raises StaleGeneration, KernelError.
+    """
+    first = netlink.take_sequences(count + 2)
+    begin = _nfgen(0, 10) + attribute(_BATCH_GENID, generation.to_bytes(4, "big"))
+    batch = [message(_BATCH_BEGIN, NLM_F_REQUEST, first, begin), *encoded(first + 1)]
+    # Errors come unasked. One acknowledgement is enough: thousands would not fit the receive buffer.
+    batch[-1] = acknowledged(batch[-1])
+    batch.append(message(_BATCH_END, NLM_F_REQUEST, first + count + 1, _nfgen(0, 10)))
+    netlink.send(b"".join(batch))
+    failures = _answers(netlink, first, first + count)
+    return {sequence - first - 1: code for sequence, code in failures.items()}
+
+
+def _answers(netlink: NetlinkSocket, first: int, last: int) -> dict[int, int]:
+    failures: dict[int, int] = {}
+    done = False
+    for reply in netlink.receive_ready():
+        if reply.type != NLMSG_ERROR or not first <= reply.sequence <= last:
+            continue
+        code = -struct.unpack_from("=i", reply.payload)[0]
+        if reply.sequence == first and code:
+            if code == errno.ERESTART:
+                raise StaleGeneration("the nf_tables ruleset was changed by somebody else")
+            raise KernelError(code, "nf_tables batch")
+        if code:
+            failures[reply.sequence] = code
+        done = done or reply.sequence == last
+    if not done and not failures:
+        raise KernelError(errno.EPROTO, "nf_tables did not answer a batch")
+    return failures
 
 
 @attrs.frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Iterator, Mapping
 
@@ -12,21 +11,19 @@ from ..rules import PROTOCOLS
 from ._netlink import (
     NLA_F_NESTED,
     NLM_F_REQUEST,
-    NLMSG_ERROR,
     NetlinkSocket,
-    acknowledged,
     attribute,
     attributes,
     message,
     parts_of,
 )
+from ._nft import send_batch
 from ._nft_rules import decode_rule
 
 __all__ = ["add_counters"]
 
 _SUBSYSTEM = 10 << 8
 _NEW_RULE, _GET_RULE = 6, 7
-_BATCH_BEGIN, _BATCH_END, _BATCH_GENID = 0x10, 0x11, 1
 _REPLACE = 0x100
 # Attributes of a rule (NFTA_RULE_*), of an expression, of a counter.
 _TABLE, _CHAIN, _HANDLE, _EXPRESSIONS, _COMPAT, _USERDATA = 1, 2, 3, 4, 5, 7
@@ -55,27 +52,15 @@ def add_counters(key: TableKey, counts: Counts, generation: int) -> None:
 
 
 def _send(netlink: NetlinkSocket, rules: list[bytes], generation: int) -> None:
-    edge = struct.pack("=BBH", 0, 0, 10 << 8)  # the subsystem, in network order
-    first = netlink.take_sequences(len(rules) + 2)
-    begin = edge + attribute(_BATCH_GENID, generation.to_bytes(4, "big"))
-    batch = [message(_BATCH_BEGIN, NLM_F_REQUEST, first, begin)]
-    for number, rule in enumerate(rules, first + 1):
-        batch.append(message(_SUBSYSTEM | _NEW_RULE, NLM_F_REQUEST | _REPLACE, number, rule))
-    batch[-1] = acknowledged(batch[-1])
-    last = first + len(rules)
-    batch.append(message(_BATCH_END, NLM_F_REQUEST, last + 1, edge))
-    netlink.send(b"".join(batch))
-    done = False
-    for reply in netlink.receive_ready():
-        if reply.type == NLMSG_ERROR and first <= reply.sequence <= last:
-            code = -struct.unpack_from("=i", reply.payload)[0]
-            if code == errno.ERESTART:
-                raise StaleGeneration("the nf_tables ruleset was changed by somebody else")
-            if code:
-                raise KernelError(code, "counters of rules")
-            done = done or reply.sequence == last
-    if not done:
-        raise KernelError(errno.EPROTO, "nf_tables did not answer a batch")
+    flags = NLM_F_REQUEST | _REPLACE
+    refused = send_batch(
+        netlink,
+        len(rules),
+        generation,
+        lambda start: (message(_SUBSYSTEM | _NEW_RULE, flags, n, rule) for n, rule in enumerate(rules, start)),
+    )
+    if refused:
+        raise KernelError(next(iter(refused.values())), "counters of rules")
 
 
 def _counting(payload: bytes, family: Family, packets: int, octets: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Self
 
 from ..host import Interest
@@ -52,15 +51,14 @@ class IptablesHandler(FamilyHandler[NftConnection]):
 
         The chain must exist: only then does listing change nothing.
         """
-        import shutil  # noqa: PLC0415 - both take longer to import than most runs, which need no text
-        import subprocess  # noqa: PLC0415
+        import subprocess  # noqa: PLC0415 - it takes longer to import than most runs, which need no text
 
         program = ("iptables" if self.family is Family.IPV4 else "ip6tables") + "-" + key.backend.value
         arguments = ["-t", key.name, "-S", chain]
         if key.backend is Backend.LEGACY:
             # Listing by `-S` takes the xtables lock, which looking must not.
             program, arguments = program + "-save", ["-t", key.name]
-        path = shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        path = probe.find_program(program)
         if path is None:
             return None
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..model import Family
 
-__all__ = ["has_ipv6", "is_loaded", "legacy_tables"]
+__all__ = ["find_program", "has_ipv6", "is_loaded", "legacy_tables"]
 
 # A symbol that is there whenever the subsystem is built in, for machines without modules.builtin (containers).
 _SYMBOLS = {
@@ -58,3 +58,10 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
         return tuple(sorted(Path("/proc/thread-self/net", name).read_text().split()))
     except FileNotFoundError:
         return ()
+
+
+def find_program(name: str) -> str | None:
+    """Return where a command is, also where not everybody's PATH leads; None if it is not installed."""
+    import shutil  # noqa: PLC0415 - it takes longer to import than most runs, which start no command
+
+    return shutil.which(name, path=":".join(filter(None, [os.environ.get("PATH"), "/usr/sbin", "/sbin"])))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ToolError
 from ..model import Backend, Family, FouPort, NativeTable, TableKey
@@ -18,10 +17,12 @@ from ..undo.ip_text import IpState
 from ..undo.rule_text import TableText, read_save
 from ..undo.saved import IP_FILES, sets_of
 from ._namespace import Namespace
+from .probe import find_program
 
 __all__ = ["Tools"]
 
 _SECONDS = 120
+_T = TypeVar("_T")
 # What `-v -S` prints: counters stand before the target.
 _COUNTED = re.compile(r"(-A .*) -c (\d+) (\d+)((?: -[jg] .*)?)", re.DOTALL)
 # One by one up to here; from there on, all sets at once are faster.
@@ -38,7 +39,7 @@ class Tools:
     @staticmethod
     def find(name: str) -> str | None:
         """Return where a command is, None if it is not installed."""
-        return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+        return find_program(name)
 
     def _run(self, words: Sequence[str], text: str | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         path = self.find(words[0])
@@ -74,10 +75,9 @@ class Tools:
     def tables(self, family: Family, backend: Backend) -> dict[str, TableText]:
         """Return the iptables tables that exist and can be listed, by name."""
         words = [_iptables(family, backend, "save"), "-c"]
-        if backend is Backend.LEGACY:
-            return read_save(self.run(words))
-        # It fails for a table with expressions that are not its own, and lists the others.
-        return read_save(self._run(words).stdout)
+        # That of nft fails for a table with expressions that are not its own, and lists the others.
+        text = self.run(words) if backend is Backend.LEGACY else self._run(words).stdout
+        return _understood(words, read_save, text)
 
     def chain(self, key: TableKey, chain: str) -> tuple[str, ...] | None:
         """Return the rules of an existing chain of nf_tables, in the form of `tables`; None if it cannot be listed.
@@ -95,13 +95,13 @@ class Tools:
     def sets(self, names: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Return those of the sets that exist, each as the line that creates it and one for each member."""
         if len(names) > _FEW_SETS:
-            found = sets_of(self.run(["ipset", "save"]))
+            found = _understood(["ipset", "save"], sets_of, self.run(["ipset", "save"]))
         else:
             found = {}
             for name in names:
                 done = self._run(["ipset", "save", name])
                 if not done.returncode:
-                    found.update(sets_of(done.stdout))
+                    found.update(_understood(["ipset", "save", name], sets_of, done.stdout))
                 elif "does not exist" not in done.stderr:
                     raise ToolError(f"ipset save {name}: {done.stderr.strip()}")
         return {name: lines for name, lines in found.items() if name in names}
@@ -120,15 +120,21 @@ class Tools:
     def ip(self, families: Iterable[Family], ports: Iterable[FouPort] = ()) -> IpState:
         """Return links, addresses, routes and policy rules."""
         flags = {Family.IPV4: "-4", Family.IPV6: "-6"}
-        return IpState(
-            self._json("-d", "addr", "show"),
-            {family: self._json("-N", flags[family], "route", "show", "table", "all") for family in families},
-            {family: self._json("-N", flags[family], "rule", "show") for family in families},
-            ports,
-        )
+        links = self._json("-d", "addr", "show")
+        routes = {family: self._json("-N", flags[family], "route", "show", "table", "all") for family in families}
+        rules = {family: self._json("-N", flags[family], "rule", "show") for family in families}
+
+        def state(_text: str) -> IpState:
+            found = IpState(links, routes, rules, ports)
+            found.lines()  # all of it has a form that is known
+            return found
+
+        return _understood(["ip", "-j"], state, "")
 
     def _json(self, *words: str) -> list[dict[str, Any]]:
-        return [found for found in json.loads(self.run(["ip", "-j", *words]).strip() or "[]") if found]
+        words = ("ip", "-j", *words)
+        found = _understood(words, json.loads, self.run(words).strip() or "[]")
+        return [one for one in found if one]
 
     # putting it back
 
@@ -154,6 +160,14 @@ class Tools:
         """Do the lines of a file for `ip -batch`, on after an error."""
         words = ["ip", *filter(None, [IP_FILES[name]]), "-force", "-batch", "-"]
         self.run(words, "".join(f"{line}\n" for line in lines))
+
+
+def _understood(words: Sequence[str], read: Callable[[str], _T], text: str) -> _T:
+    """Return what a command printed, read. Raises ToolError if it is not of the form that is known."""
+    try:
+        return read(text)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ToolError(f"{' '.join(words[:3])}: what it printed cannot be understood: {error}") from error
 
 
 def _iptables(family: Family, backend: Backend, action: str) -> str:

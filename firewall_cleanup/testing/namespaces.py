@@ -29,6 +29,7 @@ from typing import Any, Protocol, Self
 import attrs
 
 from ..model import Backend, Family
+from ..rules import logical_lines
 
 __all__ = ["LoadableNode", "NotAvailable", "Sandbox", "State"]
 
@@ -272,7 +273,8 @@ def _without_dates(text: str) -> str:
 
 
 def _sorted_sets(text: str) -> str:
-    lines = re.sub(r"^(create .*) initval \S+", r"\1", text, flags=re.MULTILINE).splitlines()
+    plain = re.sub(r"^(create .*) initval \S+", r"\1", text, flags=re.MULTILINE)
+    lines = [line for _number, line in logical_lines(plain)]
     order = {line.split()[1]: i for i, line in enumerate(sorted(ln for ln in lines if ln.startswith("create ")))}
     lines.sort(key=lambda line: (order[line.split()[1]], not line.startswith("create "), line))
     return "".join(f"{line}\n" for line in lines)

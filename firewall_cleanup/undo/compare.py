@@ -10,7 +10,7 @@ import attrs
 
 from ..errors import BackupError
 from ..model import BUILTIN_CHAINS, Backend, Family, Kind, NativeTable, TableKey
-from .ip_text import identity, same_line
+from .ip_text import identity, in_order, same_line
 from .ipvs_text import VirtualService
 from .rule_text import ForeignChain, TableText, inserted, is_same, placed
 from .saved import Saved, SavedTable, members_without_time, plain_native, service_of
@@ -94,7 +94,7 @@ def _without_older(lines: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str,
         kept: dict[Place, str] = {}
         for line in found:
             kept.setdefault(identity(line), line)
-        result[name] = tuple(kept.values())
+        result[name] = tuple(in_order(kept.values()))
     return result
 
 

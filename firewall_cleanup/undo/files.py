@@ -49,9 +49,14 @@ def _error(place: Path, error: OSError) -> BackupError:
 
 def _next(base: Path, now: float) -> str:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    last = max((found.groups() for path in base.iterdir() if (found := _RUN.fullmatch(path.name))), default=("", "0"))
-    stamp = max(stamp, last[0])
-    return f"{stamp}-{int(last[1]) + 1 if stamp == last[0] else 1:03d}"
+    before, number = max((_place_in_order(path) for path in base.iterdir()), default=("", 0))
+    return f"{before}-{number + 1:03d}" if stamp <= before else f"{stamp}-001"
+
+
+def _place_in_order(run: Path) -> tuple[str, int]:
+    """Return what the folders of runs are sorted by: the time, and the number, as a number."""
+    found = _RUN.fullmatch(run.name)
+    return (found[1], int(found[2])) if found else ("", 0)
 
 
 def _last_part(run: Path) -> int:
@@ -114,7 +119,7 @@ def _runs(directory: Path) -> Iterator[Path]:
     found = [path for path in directory.iterdir() if _RUN.fullmatch(path.name) and (path / MANIFEST).exists()]
     if not found:
         raise BackupError(f"{directory}: there is no backup in it")
-    yield from sorted(found, key=lambda path: path.name, reverse=True)
+    yield from sorted(found, key=_place_in_order, reverse=True)
 
 
 def _parts(run: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model import Address, Family, FouPort, Link, PolicyRule, Route
 
-__all__ = ["IpState", "identity", "same_line"]
+__all__ = ["IpState", "identity", "in_order", "is_line", "same_line"]
 
 _Object = Mapping[str, Any]
 
@@ -28,6 +28,14 @@ _BRIDGE = {
     "ageing_time": 30000, "vlan_filtering": 0, "mcast_snooping": 1, "mcast_querier": 0, "nf_call_iptables": 0,
     "nf_call_ip6tables": 0, "nf_call_arptables": 0,
 }  # fmt: skip
+_RULE_KEYS = frozenset({
+    "not", "priority", "src", "srclen", "dst", "dstlen", "fwmark", "fwmask", "iif", "oif", "table", "protocol"
+})  # fmt: skip
+# The lines that are made here, as far as they are taken apart again.
+_LINE = re.compile(
+    r"link add name \S+ (\S.*)?type \S+.*|link set dev \S+ (up|master \S+)|addr add \S+ (\S.*)?dev \S+.*"
+    r"|route add \S+ \S+ table \d+.*|rule add (not )?pref \d+ .*|fou add port \d+ \S+.*"
+)
 _TUNNEL_MODES = {"any": "any", "ipip6": "ipip6", "ip4ip6": "ipip6", "ip6ip6": "ip6ip6"}
 
 
@@ -79,9 +87,10 @@ class IpState:
                 add("addresses.ip", _address_lines(link))
                 add("links.ip", (line for other in self.links.values() for line in _port_lines(other, item.name)))
             elif isinstance(item, Address):
-                lines = [line for line in _address_lines(self.links[item.link]) if line.split()[2] == item.address]
+                infos = self.links[item.link].get("addr_info", ())
+                found = [info for info in infos if f"{info['local']}/{info['prefixlen']}" == item.address]
                 sources.add(item.address.partition("/")[0])
-                add("addresses.ip", [lines[0]])
+                add("addresses.ip", [f"addr add {_address_words(found[0], item.link)}"])
             elif isinstance(item, Route):
                 found = [r for r in self.routes[item.family] if _is_route(r, item)]
                 add(f"routes.{item.family.value}.ip", [_route_line(found[0], item.family)])
@@ -93,10 +102,10 @@ class IpState:
         for family, routes in self.routes.items():
             with_them = [r for r in routes if r.get("protocol") != _KERNEL and _goes_with(r, gone, sources)]
             add(f"routes.{family.value}.ip", (_route_line(route, family) for route in with_them))
-        return {name: tuple(_in_order(lines)) for name, lines in result.items() if lines}
+        return {name: tuple(in_order(lines)) for name, lines in result.items() if lines}
 
 
-def _in_order(lines: Iterable[str]) -> list[str]:
+def in_order(lines: Iterable[str]) -> list[str]:
     """Put routes to gateways behind those that lead to them, and ports behind their bridge."""
     return sorted(lines, key=lambda line: (line.startswith("link set "), " via " in line or " nexthop " in line))
 
@@ -262,6 +271,8 @@ def _rule_line(rule: _Object, family: Family) -> str:
     words += [f"{key} {rule[key]}" for key in ("iif", "oif") if key in rule]
     words += [f"lookup {rule['table']}"] if "table" in rule else []
     words += [f"protocol {rule['protocol']}"] if "protocol" in rule else []
+    # What else it selects by or does: no rule of ours has any, and one that has is another one.
+    words += [f"{key} {value}" for key, value in sorted(rule.items()) if key not in _RULE_KEYS]
     return " ".join(words)
 
 
@@ -279,6 +290,11 @@ def _plain(line: str) -> str:
     if line.startswith("link "):
         return re.sub(r" address \S+", "", line)
     return re.sub(r" valid_lft \d+ preferred_lft \d+", "", line)
+
+
+def is_line(line: str) -> bool:
+    """Tell whether a line is one of those that are made here."""
+    return _LINE.fullmatch(line) is not None
 
 
 def identity(line: str) -> tuple[str, ...]:

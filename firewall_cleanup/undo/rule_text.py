@@ -10,12 +10,13 @@ from difflib import SequenceMatcher
 
 import attrs
 
-from ..rules import parse_rule
+from ..rules import is_open, logical_lines, parse_rule
 
 __all__ = ["ForeignChain", "TableText", "is_same", "missing_counts", "placed", "read_save", "without_counters"]
 
 _COUNTERS = re.compile(r"\[\d+:\d+\] ")
 _COUNTED = re.compile(r"\[(\d+):(\d+)\] (-[AI]) (\S+) ?(.*)", re.DOTALL)
+_RULE = re.compile(r"(?:\[\d+:\d+\] )?-[AI] ([^ ]+)(?: |$)")
 _INSERTED = re.compile(r"(\[\d+:\d+\] )?-I (\S+) (\d+) (.*)", re.DOTALL)
 
 
@@ -89,12 +90,16 @@ def is_same(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def read_save(text: str) -> dict[str, TableText]:
-    """Return the tables of what `iptables-save -c` prints, or of a backup's file, by name; `-I` lines included."""
+    """Return the tables of what `iptables-save -c` prints, or of a backup's file, by name; `-I` lines included.
+
+    A rule whose comment holds line breaks is one line here, too. Raises ValueError for what is no such line.
+    """
     tables: dict[str, TableText] = {}
     policies: dict[str, str] = {}
     chains: dict[str, list[str]] = {}
     name = None
-    for line in text.split("\n"):
+    for number, line in logical_lines(text):
+        rule = _RULE.match(line)
         if line.startswith("*"):
             name, policies, chains = line[1:].strip(), {}, {}
         elif line.startswith(":"):
@@ -104,8 +109,10 @@ def read_save(text: str) -> dict[str, TableText]:
                 policies[chain] = policy
         elif line == "COMMIT" and name is not None:
             tables[name] = TableText(policies, {chain: tuple(lines) for chain, lines in chains.items()})
-        elif line and not line.startswith("#"):
-            chains.setdefault(without_counters(line).split(" ", 2)[1], []).append(line)
+        elif rule is not None and not is_open(line):
+            chains.setdefault(rule[1], []).append(line)
+        elif not line.startswith("#"):
+            raise ValueError(f"line {number} is none of iptables-save: {line[:80]}")
     return tables
 
 

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import attrs
 
 from ..errors import BackupError
-from ..model import Backend, Family, NativeTable, TableKey
+from ..model import BUILTIN_CHAINS, Backend, Family, NativeTable, TableKey
+from ..rules import logical_lines
+from .ip_text import is_line
 from .rule_text import ForeignChain, is_same, read_save
 
 __all__ = [
@@ -149,20 +151,28 @@ class Saved:
     def from_files(cls, files: Mapping[str, str]) -> Saved:
         """Read the files of one part. Raises BackupError if they are not what `to_files` writes."""
         try:
-            manifest = json.loads(files[MANIFEST])
-            if manifest["version"] != _VERSION:
-                raise BackupError(f"the backup is of version {manifest['version']}, which is not known here")
+            manifest = _manifest(files)
             return cls(
                 _tables(files, manifest["tables"]),
                 sets_of(files.get(SETS, "")),
                 _natives(files.get(NATIVE, "")),
-                {name: tuple(filter(None, files[name].split("\n"))) for name in IP_FILES if name in files},
+                {name: _ip_lines(files[name]) for name in IP_FILES if name in files},
                 _services(files.get(SERVICES, "").split("\n")),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            if isinstance(error, BackupError):
-                raise
+        except BackupError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise BackupError(f"the backup cannot be understood: {type(error).__name__} {error}") from error
+
+
+def _manifest(files: Mapping[str, str]) -> Mapping[str, Any]:
+    manifest: Mapping[str, Any] = json.loads(files[MANIFEST])
+    if manifest["version"] != _VERSION:
+        raise BackupError(f"the backup is of version {manifest['version']}, which is not known here")
+    for one in manifest["order"]:
+        if not files.get(one["file"]):  # no file is written empty
+            raise BackupError(f"the backup is not whole: {one['file']} is missing or empty")
+    return manifest
 
 
 def _news(new: Mapping[_K, _T], old: Mapping[_K, _T], same: Callable[[_T, _T], bool]) -> dict[_K, _T]:
@@ -205,25 +215,43 @@ def _tables(files: Mapping[str, str], about: Iterable[Mapping[str, Any]]) -> dic
     tables = {}
     for one in about:
         key = TableKey(Family(one["family"]), Backend(one["backend"]), one["table"])
+        if key.name not in BUILTIN_CHAINS:
+            raise ValueError(f"no table of iptables is called {key.name!r}")
         found = texts[f"iptables-{key.backend.value}.{key.family.value}"][key.name]
         neighbours = one["neighbours"]
         tables[key] = SavedTable(
             {chain: lines for chain, lines in found.chains.items() if chain not in neighbours},
             {chain: ForeignChain.of(rules, found.chains[chain]) for chain, rules in neighbours.items()},
-            one["policies"],
+            {chain: policy for chain, policy in one["policies"].items() if _is_policy(chain, policy)},
         )
     return tables
 
 
+def _is_policy(chain: object, policy: object) -> bool:
+    if not (isinstance(chain, str) and isinstance(policy, str)):
+        raise TypeError(f"the policy of {chain!r} is no text")
+    return True
+
+
+def _ip_lines(text: str) -> tuple[str, ...]:
+    lines = tuple(filter(None, text.split("\n")))
+    unknown = next((line for line in lines if not is_line(line)), None)
+    if unknown is not None:
+        raise ValueError(f"not a line for ip: {unknown}")
+    return lines
+
+
 def sets_of(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the lines of each set in what `ipset save` prints."""
+    """Return the lines of each set in what `ipset save` prints. Raises ValueError or LookupError for other lines."""
     sets: dict[str, list[str]] = {}
-    for line in filter(None, text.split("\n")):
-        name = line.split()[1]
-        if line.startswith("create "):
+    for number, line in logical_lines(text):
+        verb, name, *_rest = line.split()
+        if verb == "create":
             sets[name] = [line]
-        else:
+        elif verb == "add":
             sets[name].append(line)
+        else:
+            raise ValueError(f"line {number} is none of ipset save: {line[:80]}")
     return {name: tuple(found) for name, found in sets.items()}
 
 

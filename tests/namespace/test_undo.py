@@ -22,6 +22,8 @@ from firewall_cleanup.handlers.tools import Tools
 from firewall_cleanup.plan import Plan
 from firewall_cleanup.reading import Reading
 from firewall_cleanup.testing.namespaces import Sandbox
+from firewall_cleanup.undo.files import write_run
+from firewall_cleanup.undo.saved import Saved
 
 pytestmark = pytest.mark.namespace
 
@@ -87,6 +89,47 @@ def test_the_files_are_for_the_standard_tools(newer: Sandbox, backend: Backend):
 
 def _without_policy_counters(text: str) -> str:
     return re.sub(r"^(:\S+ (?!-)\S+) .*", r"\1", text, flags=re.MULTILINE)
+
+
+BROKEN = "a\nb c"
+
+
+def test_a_comment_of_somebody_else_with_a_line_break(sandbox: Sandbox, backend: Backend):
+    """In another table too: it is one rule, and harms neither keeping nor putting back."""
+    Scene(NODES["default"], backend).load(sandbox)
+    for program in ("iptables", "ip6tables"):
+        for table, chain in (("mangle", "OUTPUT"), ("filter", "INPUT")):
+            words = [f"{program}-{backend.value}", "-t", table, "-I", chain, "1"]
+            sandbox.run([*words, "-m", "comment", "--comment", BROKEN, "-j", "ACCEPT"])
+    sandbox.run(["ipset", "create", "theirs", "hash:ip", "comment"])
+    sandbox.run(["ipset", "add", "theirs", "192.0.2.1", "comment", BROKEN])
+    before = sandbox.state()
+    assert problems(clean(sandbox, backup=backup(sandbox))) == []
+    assert wrong(put_back(sandbox)) == []
+    assert same(sandbox, before)
+
+
+def test_an_owned_rule_with_a_line_break_is_not_removed_without_a_backup(sandbox: Sandbox, backend: Backend):
+    """No line of the tools can hold it."""
+    Scene(NODES["default"], backend).load(sandbox)
+    words = [f"iptables-{backend.value}", "-A", "KUBE-ROUTER-INPUT", "-m", "comment", "--comment", BROKEN]
+    sandbox.run([*words, "-j", "ACCEPT"])
+    before = sandbox.state()
+    report = clean(sandbox, backup=backup(sandbox))
+    assert (report.changed, report.exit_code) == (False, 1)
+    assert ["line break" in gap.reason for gap in report.gaps if gap.subsystem == "backup"] == [True]
+    assert sandbox.state() == before
+    assert problems(clean(sandbox)) == []
+
+
+def test_a_set_that_cannot_be_whole_is_told_as_it_is(sandbox: Sandbox):
+    """It was made, and its member is not to be had: that is a change, and a part is there."""
+    folder = backup(sandbox)
+    lines = ("create KUBE-L list:set size 8", "add KUBE-L nothing")
+    write_run(folder, Saved(sets={"KUBE-L": lines}).to_files({}), 0)
+    report = put_back(sandbox)
+    assert (report.changed, report.complete) == (True, False)
+    assert ["only a part of it is there" in (outcome.reason or "") for outcome in report.outcomes] == [True]
 
 
 def test_who_may_read_it(sandbox: Sandbox, backend: Backend):

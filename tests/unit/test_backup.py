@@ -99,11 +99,51 @@ def test_a_manifest_that_is_not_understood(tmp_path: Path, manifest: str) -> Non
         parts(tmp_path / "a")
 
 
-@pytest.mark.parametrize("missing", ["iptables-nft.ipv4", "iptables-legacy.ipv6"])
-def test_a_file_that_is_missing(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize("name", sorted(SAVED.to_files({}).keys() - {"manifest.json"}))
+def test_a_file_that_is_missing_or_emptied(tmp_path: Path, name: str) -> None:
+    """What was kept in it would be called restored else."""
     run = write_run(tmp_path, SAVED.to_files({}), 0)
-    (run / missing).unlink()
-    with pytest.raises(BackupError, match=missing):
+    (run / name).write_text("")
+    with pytest.raises(BackupError, match=name):
+        parts(tmp_path)
+    (run / name).unlink()
+    with pytest.raises(BackupError, match=name):
+        parts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("links.ip", "link add\n"),
+        ("links.ip", "link set dev a master\n"),
+        ("addresses.ip", "addr add 10.9.0.1/32\n"),
+        ("routes.ipv4.ip", "route add unicast 10.9.0.0/24\n"),
+        ("rules.ipv4.ip", "rule add from all\n"),
+        ("fou.ip", "fou add\n"),
+        ("sets.ipset", "create\n"),
+        ("sets.ipset", "add nothing 192.0.2.1\n"),
+        ("iptables-nft.ipv4", "*filter\nwhat is this\nCOMMIT\n"),
+        ("iptables-nft.ipv4", '*filter\n-A a -m comment --comment "x\nCOMMIT\n'),
+    ],
+)
+def test_a_damaged_file_is_one_error(tmp_path: Path, name: str, text: str) -> None:
+    run = write_run(tmp_path, {**SAVED.to_files({}), name: text}, 0)
+    with pytest.raises(BackupError, match=str(run)):
+        parts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"neighbours": []}, {"policies": 5}, {"policies": {"INPUT": 5}}, {"table": "nothing"}], ids=str
+)
+def test_a_damaged_manifest_is_one_error(tmp_path: Path, change: dict[str, object]) -> None:
+    files = SAVED.to_files({})
+    manifest = json.loads(files["manifest.json"])
+    manifest["tables"][0].update(change)
+    run = write_run(tmp_path, {**files, "manifest.json": json.dumps(manifest)}, 0)
+    with pytest.raises(BackupError, match=str(run)):
+        parts(tmp_path)
+    (run / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(BackupError, match=str(run)):
         parts(tmp_path)
 
 
@@ -132,6 +172,16 @@ def test_folders_are_in_the_order_of_time(tmp_path: Path) -> None:
     assert names == sorted(names)
     assert names == ["19700101T000140Z-001", "19700101T000140Z-002", "19700101T000140Z-003", "19700101T012320Z-001"]
     assert base.stat().st_mode & 0o777 == 0o700
+
+
+def test_more_than_a_thousand_runs_of_a_second(tmp_path: Path) -> None:
+    """As a clock that was ahead makes them; numbers are no words."""
+    for name in ("19700101T000140Z-999", "19700101T000140Z-1000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"version": 1, "order": [], "tables": []}))
+    set_ = Saved(sets={"a": ("create a hash:ip",)})
+    assert write_run(tmp_path, set_.to_files({}), 0).name == "19700101T000140Z-1001"
+    assert parts(tmp_path)[0] == set_
 
 
 def test_parts_are_read_newest_first(tmp_path: Path) -> None:

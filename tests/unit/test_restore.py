@@ -337,6 +337,53 @@ def test_lines_that_are_there() -> None:
     assert of_lines("links.ip", wanted["links.ip"], now).objects[2].reason == "it is attached to br0"
 
 
+def test_lines_of_several_parts_are_in_order() -> None:
+    """What came later is in a newer part: a port behind its bridge, a gateway behind what leads to it."""
+    older = Saved(
+        lines={
+            "links.ip": ("link add name kube-bridge mtu 1500 type bridge",),
+            "routes.ipv4.ip": ("route add unicast 192.0.2.0/24 table 7 dev a proto 17 scope 253",),
+        }
+    )
+    newer = Saved(
+        lines={
+            "links.ip": ("link set dev veth9 master kube-bridge",),
+            "routes.ipv4.ip": ("route add unicast 10.9.0.0/16 table 7 via 192.0.2.1 dev a proto 17 scope 0",),
+        }
+    )
+    merged = merge([newer, older]).saved.lines
+    assert merged == {name: (*older.lines[name], *newer.lines[name]) for name in older.lines}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ipproto": "tcp"},
+        {"tos": "0x10"},
+        {"sport": 80},
+        {"uid_start": 1, "uid_end": 2},
+        {"suppress_prefixlen": 0},
+        {"goto": 9},
+        {"action": "blackhole"},
+        {"l3mdev": None},
+        {"tun_id": 5},
+    ],
+    ids=str,
+)
+def test_a_policy_rule_that_selects_by_more_is_another(more: dict[str, object]) -> None:
+    plain = {"priority": 32764, "src": "all", "fwmark": "0x3ca", "table": "78"}
+    ours, other = (IpState(rules={V4: [rule]}).lines()["rules.ipv4.ip"] for rule in (plain, plain | more))
+    assert of_lines("rules.ipv4.ip", ours, {"rules.ipv4.ip": ours}).lines == ()
+    assert of_lines("rules.ipv4.ip", ours, {"rules.ipv4.ip": other}).lines == tuple(ours)
+
+
+def test_an_address_with_a_peer() -> None:
+    info = {"family": "inet", "local": "10.0.0.1", "address": "10.0.0.2", "prefixlen": 32, "scope": "global"}
+    state = IpState([{"ifname": "kube-dummy-if", "addr_info": [info]}])
+    lines = state.of([Address(V4, "kube-dummy-if", "10.0.0.1/32")])["addresses.ip"]
+    assert lines == ("addr add 10.0.0.1 peer 10.0.0.2/32 dev kube-dummy-if scope global",)
+
+
 def test_two_that_cannot_both_be_there() -> None:
     one = "route add unicast 10.0.0.0/8 table 254 metric 5 via 192.0.2.1 dev eth0 proto 17 scope 0"
     assert identity(one) == identity(one.replace("192.0.2.1", "192.0.2.2"))
@@ -424,7 +471,7 @@ def test_a_report() -> None:
         RestoreOutcome(Kind.CHAIN, "mine", Restored.RESTORED, V4, NFT, "filter"),
         RestoreOutcome(Kind.SET, "a\x1b[31m", Restored.THERE, V4),
     )
-    report = RestoreReport("/b", outcomes)
+    report = RestoreReport("/b", outcomes, changed=True)
     assert (report.complete, report.changed, report.exit_code) == (True, True, 0)
     assert [line.plain for line in restore_lines(report)] == [
         "put back: 1 chain",
