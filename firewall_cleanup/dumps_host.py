@@ -45,7 +45,7 @@ TYPES = {
     "prohibit": 8,
 }  # fmt: skip
 _RULE_KEYS = frozenset({"priority", "src", "srclen", "table", "fwmark", "protocol"})
-_SIMPLE_ROUTE = frozenset({"nexthops", "via", "encap", "nhid"})
+_SIMPLE_ROUTE = frozenset({"nexthops", "via", "encap", "nhid", "tos"})
 _FAMILIES = {"inet": Family.IPV4, "inet6": Family.IPV6}
 _UNKNOWN = -1
 

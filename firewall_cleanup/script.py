@@ -182,6 +182,7 @@ class _Script:
         if not self.services:
             return
         self._need("ipvs", "need ipvsadm")
+        self._need("ip", "need_ip")  # tells what kube-proxy serves
         self.starts.add("list_services")
         yield _comment("IPVS")
         for service in self.services:

@@ -153,11 +153,11 @@ def _policy_rule(payload: bytes, family: Family) -> PolicyRule:
 
 
 def _route(payload: bytes, family: Family, names: dict[int, str]) -> Route:
-    _family, length, _source, _tos, table, protocol, scope, kind = struct.unpack_from("=8B", payload)
+    _family, length, _source, tos, table, protocol, scope, kind = struct.unpack_from("=8B", payload)
     parts = parts_of(payload, 12)
     # A destination is padded by the kernel; `default` has none.
     raw = parts.get(1, b"").ljust(family.bits // 8, b"\0")
-    simple = not parts.keys() & {_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID}
+    simple = not tos and not parts.keys() & {_MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID}
     return Route(
         family=family,
         table=int.from_bytes(parts[15], sys.byteorder) if 15 in parts else table,

@@ -27,37 +27,54 @@ shown() {
 }
 
 # A policy rule: flag of the family, priority, table, and "from all", "from NET" or "from all fwmark MARK".
-# What a rule does not have is anything to the kernel: another rule that would fit, too, stops it.
+# What a rule does not have is anything to the kernel: another rule that would fit, too, stops it. Who made it says
+# nothing, and stands behind the table.
 policy_rule() {
-    shown "policy rule $2: $4 lookup $3" "$1" rule show pref "$2" table "$3" || return 0
+    policy_rules "$@" || return 0
+    # shellcheck disable=SC2086 # the words of the selection
+    case $found in
+        '') return 0 ;;
+        0) try "$what" "$1" rule del pref "$2" $4 lookup "$3" || return 0 ;;
+        *)
+            left "$what: another rule with the same priority and table says more"
+            return 0
+            ;;
+    esac
+    if policy_rules "$@" && [ -n "$found" ]; then left "$what: another one like it is there"; fi
+}
+
+# Sets $found to how many other rules the kernel may take for it; to nothing if it is not there.
+policy_rules() {
+    shown "policy rule $2: $4 lookup $3" "$1" rule show pref "$2" table "$3" || return 1
     found=$(printf '%s\n' "$shown" | awk -v wanted="$2: $4 lookup" -v part="${4#from all}" '
-        { text = $1; for (i = 2; i < NF; i++) text = text " " $i }
+        { sub(/ proto [^ ]+ *$/, ""); text = $1; for (i = 2; i < NF; i++) text = text " " $i }
         text == wanted { same++; next }
         part == "" || index(text " ", part " ") { other++ }
         END { if (same) print other + 0 }
     ')
-    # shellcheck disable=SC2086 # the words of the selection
-    case $found in
-        '') return 0 ;;
-        0) try "$what" "$1" rule del pref "$2" $4 lookup "$3" || : ;;
-        *) left "$what: another rule with the same priority and table says more" ;;
-    esac
 }
 
 # A route: flag of the family, type, destination, table, protocol, metric, and how it leads there.
 route() {
     flag=$1 type=$2 to=$3 number=$4 protocol=$5 metric=$6
     shift 6
+    routes "$@" || return 0
+    more=''
+    if [ "$metric" -gt 0 ]; then more="metric $metric"; fi
+    # shellcheck disable=SC2086 # two words or none
+    try "$what" "$flag" route del "$type" "$to" table "$number" proto "$protocol" "$@" $more || return 0
+    if routes "$@"; then left "$what: another one like it is there"; fi
+}
+
+# Tells whether it is there. Without a metric, any will do for the kernel; one with a TOS is another route.
+routes() {
     shown "route $to table $number" \
-        "$flag" route show table "$number" type "$type" exact "$to" proto "$protocol" "$@" || return 0
-    # Without a metric, any will do for the kernel.
+        "$flag" route show table "$number" type "$type" exact "$to" proto "$protocol" "$@" || return 1
     printf '%s\n' "$shown" | awk -v wanted="$flag $metric" '
-        { metric = 0; for (i = 1; i < NF; i++) if ($i == "metric") metric = $(i + 1) }
+        { metric = 0; for (i = 1; i < NF; i++) { if ($i == "metric") metric = $(i + 1); if ($i == "tos") next } }
         wanted == "-6 0" || wanted == "-4 " metric || wanted == "-6 " metric { found = 1 }
         END { exit !found }
-    ' || return 0
-    if [ "$metric" -gt 0 ]; then set -- "$@" metric "$metric"; fi
-    try "$what" "$flag" route del "$type" "$to" table "$number" proto "$protocol" "$@" || :
+    '
 }
 
 # A port for encapsulated packets, and -6 if it is one of IPv6.

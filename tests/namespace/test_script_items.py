@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import test_routing as routing
+from scenes import clean
 from script_runs import clean_by, printed, run
 
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -32,6 +33,65 @@ def test_a_policy_rule_that_would_take_another(sandbox: Sandbox) -> None:
     assert "policy rule 50: from all lookup 79: another rule" in said
     assert sandbox.run("ip rule").stdout == before
     assert "79" not in sandbox.run("ip -6 rule").stdout
+
+
+@pytest.mark.parametrize("selection", ["from 10.0.0.0/8 pref 100 lookup 77", "pref 50 lookup 79"])
+@pytest.mark.parametrize("protocol", ["static", "17"])
+def test_who_made_a_policy_rule_says_nothing(sandbox: Sandbox, selection: str, protocol: str) -> None:
+    """It is printed behind the table; of the rules of two makers one goes at a time, and the other is told."""
+    before = sandbox.run("ip rule").stdout
+    sandbox.run(f"ip rule add {selection} proto {protocol}")
+    text = printed(sandbox)
+    for _ in range(2):
+        assert clean_by(sandbox, text)
+        assert sandbox.run("ip rule").stdout == before
+    sandbox.run(f"ip rule add {selection} proto {protocol} && ip rule add {selection} proto 99")
+    status, said = run(sandbox, text)
+    assert status == 1
+    assert "another one like it is there" in said
+    assert clean_by(sandbox, text)
+    assert sandbox.run("ip rule").stdout == before
+
+
+@pytest.mark.parametrize("more", ["", " proto 17"])
+def test_a_policy_rule_with_a_maker_would_take_another(sandbox: Sandbox, more: str) -> None:
+    sandbox.run("ip rule add pref 50 lookup 79 proto 17")
+    text = printed(sandbox)
+    sandbox.run(f"ip rule add pref 50 from 192.0.2.1 lookup 79{more}")
+    before = sandbox.run("ip rule").stdout
+    status, said = run(sandbox, text)
+    assert status == 1
+    assert "policy rule 50: from all lookup 79: another rule" in said
+    assert sandbox.run("ip rule").stdout == before
+
+
+def test_a_route_of_another_tos(sandbox: Sandbox) -> None:
+    """It is another route, of somebody: it stays, beside ours and in its place."""
+    sandbox.run("ip link set lo up && ip link add tos type bridge && ip link set tos up")
+    sandbox.run("ip addr add 192.0.2.20/25 dev tos")
+    sandbox.run("ip route add local default dev lo table 78")
+    sandbox.run("ip route add 198.18.0.0/15 via 192.0.2.21 dev tos proto 17")  # what only sounds so
+    text = printed(sandbox)
+    sandbox.run("ip route add local default tos 0x10 dev lo table 78")
+    sandbox.run("ip route add 198.18.0.0/15 tos 0x10 via 192.0.2.21 dev tos proto 17")
+    assert printed(sandbox) == text
+    for _ in range(2):
+        assert clean_by(sandbox, text)
+        tables = [sandbox.run(f"ip route show table {table}").stdout for table in ("78", "main proto 17")]
+        assert [[" tos 0x10 " in line for line in table.splitlines()] for table in tables] == [[True], [True]]
+    assert clean(sandbox, dry_run=True).outcomes == ()
+
+
+def test_a_route_like_ours_that_came_since(sandbox: Sandbox) -> None:
+    """One goes; that another one is there is told."""
+    sandbox.run("ip link set lo up && ip route add local default dev lo table 78")
+    text = printed(sandbox)
+    sandbox.run("ip route append local default dev lo src 127.0.0.1 table 78")
+    status, said = run(sandbox, text)
+    assert status == 1
+    assert "left: route 0.0.0.0/0 table 78: another one like it is there" in said
+    assert sandbox.run("ip route show table 78").stdout.count("local default") == 1
+    assert clean_by(sandbox, text)
 
 
 def test_a_route_of_another_metric(sandbox: Sandbox) -> None:

@@ -47,6 +47,7 @@ def test_routes(name: str, family: Family, default: str, peer: str) -> None:
         {"type": "local", "dst": "default", "dev": "lo", "table": "78", "scope": "host", "flags": []},
         {"dst": peer, "gateway": peer, "dev": "eth0", "protocol": "17", "flags": []},
         {"dst": "default", "nexthops": [{"gateway": peer}], "flags": []},
+        {"dst": "default", "tos": "0x10", "dev": "lo", "table": "78", "flags": []},
         {},
     ]
     snapshot = read_dumps({name: json.dumps(routes)})
@@ -55,6 +56,7 @@ def test_routes(name: str, family: Family, default: str, peer: str) -> None:
         Route(family, 78, default, protocol=3, scope=254, type=2, device="lo"),
         Route(family, 254, f"{peer}/{family.bits}", protocol=17, gateway=peer, device="eth0"),
         Route(family, 254, default, protocol=3, type=0),
+        Route(family, 78, default, protocol=3, type=0, device="lo"),
     )
 
 

@@ -125,6 +125,15 @@ def test_items_in_the_words_of_the_tools(item: Item, words: str) -> None:
     assert words in body(script([report]))
 
 
+def test_every_program_is_asked_for() -> None:
+    """Also `ip` where only services go: without it, the guard of kube-proxy's addresses would see none."""
+    claims = Claims(items={IpvsService(V4, "tcp", "10.0.0.1", 80): ItemClaim(Controller.SERVICE_PROXY, "service-set")})
+    text = script([CleanupReport("kube-router", True, False, {}, here=claims)])
+    lines = body(text)
+    assert lines[: lines.index("begin")] == ["need ipvsadm", "need_ip"]
+    assert "\nneed_ip() {" in text
+
+
 def test_what_the_plan_leaves_stays_and_is_named() -> None:
     """A chain that is held is emptied; a set that is held is not touched; the status will be that of a cleanup."""
     text = f"-N {POD}\n-N MINE\n-A INPUT -j MINE\n-A MINE -m set --match-set kube-router-svip src -j DROP"
