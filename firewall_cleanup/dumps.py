@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
@@ -94,10 +94,10 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
 
     Args:
         files: text by name: `iptables-save` or `ip6tables-save`, with `-nft` or `-legacy` before `-save` where the
-            backend is known (else the heading may tell it, or it is taken for nft; not read if that one is there),
-            `ipset-save`, `ip-link.json` (of `ip -j -d link`), `ip-addr.json`, `ip-rule.json`, `ip6-rule.json`,
-            `ip-route.json`, `ip6-route.json` (of `ip -j route show table all`), `ip-fou.json` (of `ip -j fou show`),
-            `ipvsadm-save` (of `ipvsadm -Sn`),
+            backend is known (else the heading may tell it, or it is taken for nft; not read if that one is there and
+            says something), `ipset-save`, `ip-link.json` (of `ip -j -d link`), `ip-addr.json`, `ip-rule.json`,
+            `ip6-rule.json`, `ip-route.json`, `ip6-route.json` (of `ip -j route show table all`), `ip-fou.json` (of
+            `ip -j fou show`), `ipvsadm-save` (of `ipvsadm -Sn`),
             `nft-ruleset.json` (of `nft -j list ruleset`). How often a set is used is counted over the rules given.
         problems: collects lines that could not be understood; their rules are opaque, and so foreign.
 
@@ -116,7 +116,7 @@ def read_dumps(files: Mapping[str, str], *, problems: list[DumpError] | None = N
             family, known = IPTABLES_FILES[name]
             backend = known or backend_of(text)
             better = name.replace("tables-save", f"tables-{backend.value}-save")
-            if known or better not in files:  # else it is there twice
+            if known or _says_nothing(files.get(better, "")):  # else it is there twice
                 tables.update(read_iptables_save(text, family, backend, source=name, problems=problems))
         elif name == _IPSET_FILE:
             sets = read_ipset_save(text, source=name, problems=problems)
@@ -139,7 +139,12 @@ def _with_host(snapshot: Snapshot, files: Mapping[str, str], problems: list[Dump
         _report(error, problems)
 
     families = {"": Family.IPV4, "6": Family.IPV6}
-    snapshot = _with_native(snapshot, text("nft-ruleset.json"), problem)
+    listed = {
+        family
+        for name, (family, known) in IPTABLES_FILES.items()
+        if name in files and (known or backend_of(text(name))) is Backend.NFT
+    }
+    snapshot = _with_native(snapshot, text("nft-ruleset.json"), listed, problem)
     return attrs.evolve(
         snapshot,
         links=read_links(text("ip-link.json"), source="ip-link.json", problem=problem),
@@ -163,8 +168,15 @@ def _with_host(snapshot: Snapshot, files: Mapping[str, str], problems: list[Dump
     )
 
 
-def _with_native(snapshot: Snapshot, text: str, problem: Problem) -> Snapshot:
-    """Add what nf_tables has beside iptables: other tables, and verdict maps in the tables of iptables."""
+def _says_nothing(text: str) -> bool:
+    return all(not line.strip() or line.startswith("#") for line in text.split("\n"))
+
+
+def _with_native(snapshot: Snapshot, text: str, listed: Container[Family], problem: Problem) -> Snapshot:
+    """Add what nf_tables has beside iptables: other tables, and verdict maps in the tables of iptables.
+
+    Of the families that are `listed` there is a file of iptables: it has all their tables, or was not written well.
+    """
     source = "nft-ruleset.json"
     found = read_native(text, source=source, problem=problem)
     tables = dict(snapshot.tables)
@@ -175,8 +187,8 @@ def _with_native(snapshot: Snapshot, text: str, problem: Problem) -> Snapshot:
         key = TableKey(family, Backend.NFT, native.name)
         if key in tables:
             tables[key] = attrs.evolve(tables[key], mapped=found.mapped.get(native, {}))
-        elif any(other.family is family and other.backend is Backend.NFT for other in tables):
-            # iptables-nft-save leaves a table out that it cannot print.
+        elif family in listed:
+            # iptables-nft-save leaves a table out that it cannot print, and all of them if it fails.
             reason = f"table {native.family} {native.name} is here, and not in a file of iptables-nft-save"
             problem(DumpError(reason, source=source, line=1, whole=True, table=f"{native.family} {native.name}"))
     others = (t for t in found.tables if t.address_family is None or t.name not in BUILTIN_CHAINS)

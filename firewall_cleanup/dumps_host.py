@@ -29,6 +29,8 @@ __all__ = [
     "read_native",
     "read_policy_rules",
     "read_routes",
+    "word_of",
+    "word_or_none",
 ]
 
 Problem = Callable[[DumpError], None]
@@ -45,19 +47,24 @@ TYPES = {
     "prohibit": 8,
 }  # fmt: skip
 _RULE_KEYS = frozenset({"priority", "src", "srclen", "table", "fwmark", "protocol"})
-_SIMPLE_ROUTE = frozenset({"nexthops", "via", "encap", "nhid", "tos"})
+# What makes a route another one than a component adds.
+_MORE_OF_ROUTES = frozenset({"nexthops", "via", "encap", "nhid", "tos"})
 _FAMILIES = {"inet": Family.IPV4, "inet6": Family.IPV6}
 _UNKNOWN = -1
 
 
 def _loaded(text: str, source: str, problem: Problem) -> Any:
-    """Return what JSON says; None, and a problem, if it is none."""
+    """Return what JSON says; None, and a problem, if it is none or says null, which no tool prints."""
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
         problem(DumpError(f"not JSON: {error.msg}", source=source, line=error.lineno, whole=True))
     except (ValueError, RecursionError) as error:  # a number or a nesting beyond all measure
         problem(DumpError(f"not JSON: {error}", source=source, line=1, whole=True))
+    else:
+        if found is None:
+            problem(DumpError("null says nothing", source=source, line=1, whole=True))
+        return found
     return None
 
 
@@ -67,7 +74,7 @@ def _objects(text: str, source: str, problem: Problem) -> Iterator[tuple[int, Ma
         return
     items = _loaded(text, source, problem)
     if not isinstance(items, list):
-        if items is not None or text.strip() == "null":
+        if items is not None:
             problem(DumpError("expected a JSON array", source=source, line=1, whole=True))
         return
     for place, item in enumerate(items, 1):
@@ -82,18 +89,23 @@ def _each(text: str, source: str, problem: Problem, read: Callable[[Mapping[str,
     for place, item in _objects(text, source, problem):
         try:
             yield read(item)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             problem(DumpError(f"entry {place}: {type(error).__name__} {error}", source=source, line=1))
 
 
-def _text(value: object) -> str:
+def word_of(value: object) -> str:
+    """Return a value that is text. Raises TypeError, or ValueError for what no file or terminal can have."""
     if not isinstance(value, str):
         raise TypeError(f"expected text, not {value!r}")
+    if "\0" in value:
+        raise ValueError(f"{value!r} is no text")
+    value.encode("utf-8", "surrogateescape")  # JSON can say half a character
     return value
 
 
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else _text(value)
+def word_or_none(value: object) -> str | None:
+    """Return a value that is text, or None. Raises as `word_of` does."""
+    return None if value is None else word_of(value)
 
 
 def _number(names: Mapping[str, int], word: object) -> int:
@@ -102,18 +114,41 @@ def _number(names: Mapping[str, int], word: object) -> int:
 
 
 def _network(value: object, family: Family) -> str:
-    text = _text(value)
+    text = word_of(value)
     if text in {"default", "all"}:
         text = "0.0.0.0/0" if family is Family.IPV4 else "::/0"
     return ipaddress.ip_network(text, strict=False).with_prefixlen
 
 
+def _address(value: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(word_of(value))
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+        raise ValueError(f"{value!r}: an address with a link is none")  # anything can stand there
+    return address
+
+
+def _gateway(value: object, family: Family) -> str | None:
+    if value is None:
+        return None
+    address = _address(value)
+    if address.max_prefixlen != family.bits:
+        raise ValueError(f"{value!r}: a gateway of the other family")
+    return str(address)
+
+
 def _source(item: Mapping[str, Any], family: Family) -> str | None:
     """Return the source of a policy rule; the kernel keeps its host bits."""
-    address, _, length = _text(item["src"]).partition("/")
+    address, _, length = word_of(item["src"]).partition("/")
     if address == "all":
         return None
-    return f"{ipaddress.ip_address(address)}/{int(length or item.get('srclen', family.bits))}"
+    return f"{_address(address)}/{int(length or item.get('srclen', family.bits))}"
+
+
+def _mark(text: str) -> int:
+    number = int(text, 0)
+    if not 0 <= number <= 0xFFFFFFFF:
+        raise ValueError("a mark that no packet can have")
+    return number
 
 
 def read_policy_rules(text: str, family: Family, *, source: str, problem: Problem) -> tuple[PolicyRule, ...]:
@@ -126,7 +161,7 @@ def read_policy_rules(text: str, family: Family, *, source: str, problem: Proble
             table=_number(_TABLES, item.get("table", "")),
             priority=int(item["priority"]),
             source=_source(item, family),
-            mark=int(mark, 0) if mark else None,
+            mark=_mark(mark) if mark else None,
             plain=item.keys() <= _RULE_KEYS and "table" in item and int(mask or "0xffffffff", 0) == 0xFFFFFFFF,
         )
 
@@ -143,9 +178,9 @@ def read_routes(text: str, family: Family, *, source: str, problem: Problem) -> 
             destination=_network(item["dst"], family),
             protocol=_number(PROTOCOLS_OF_ROUTES, item.get("protocol", "boot")),
             scope=_number(SCOPES, item.get("scope", "global")),
-            type=0 if item.keys() & _SIMPLE_ROUTE else _number(TYPES, item.get("type", "unicast")),
-            gateway=_text_or_none(item.get("gateway")),
-            device=_text_or_none(item.get("dev")),
+            type=0 if item.keys() & _MORE_OF_ROUTES else _number(TYPES, item.get("type", "unicast")),
+            gateway=_gateway(item.get("gateway"), family),
+            device=word_or_none(item.get("dev")),
             metric=int(item.get("metric", 0)),
         )
 
@@ -160,11 +195,11 @@ def read_links(text: str, *, source: str, problem: Problem) -> tuple[Link, ...]:
         data = info.get("info_data") or {}
         remote = data.get("remote")
         return Link(
-            name=_text(item["ifname"]),
-            kind=_text(info.get("info_kind", "")),
+            name=word_of(item["ifname"]),
+            kind=word_of(info.get("info_kind", "")),
             index=int(item.get("ifindex", 0)),
-            master=_text_or_none(item.get("master")),
-            remote=None if remote in {None, "any"} else str(ipaddress.ip_address(_text(remote))),
+            master=word_or_none(item.get("master")),
+            remote=None if remote in {None, "any"} else str(_address(remote)),
             encap_port=int((data.get("encap") or {}).get("dport", 0)),
         )
 
@@ -175,9 +210,9 @@ def read_addresses(text: str, *, source: str, problem: Problem) -> tuple[Address
     """Return the addresses that `ip -j addr` printed."""
 
     def read(item: Mapping[str, Any]) -> list[Address]:
-        name = _text(item["ifname"])
+        name = word_of(item["ifname"])
         return [
-            Address(_FAMILIES[a["family"]], name, f"{ipaddress.ip_address(_text(a['local']))}/{int(a['prefixlen'])}")
+            Address(_FAMILIES[a["family"]], name, f"{_address(a['local'])}/{int(a['prefixlen'])}")
             for a in item.get("addr_info", ())
             if a.get("family") in _FAMILIES and "local" in a
         ]
@@ -221,7 +256,7 @@ def read_native(text: str, *, source: str, problem: Problem) -> Native:
         mapped: dict[NativeTable, dict[str, str]] = {}
         for one in (entry["map"] for entry in entries if "map" in entry):
             into = mapped.setdefault(_native(one, "table"), {})
-            into.update(dict.fromkeys(_targets(one.get("elem", [])), _text(one["name"])))
+            into.update(dict.fromkeys(_targets(one.get("elem", [])), word_of(one["name"])))
         return Native(tuple(tables), tuple(inside), mapped)
     except (KeyError, TypeError, AttributeError, ValueError):
         problem(DumpError("not what nft -j prints", source=source, line=1, whole=True))
@@ -229,7 +264,7 @@ def read_native(text: str, *, source: str, problem: Problem) -> Native:
 
 
 def _native(item: Mapping[str, Any], name: str) -> NativeTable:
-    return NativeTable(_text(item["family"]), _text(item[name]))
+    return NativeTable(word_of(item["family"]), word_of(item[name]))
 
 
 def _targets(elements: Any) -> Iterator[str]:
@@ -237,7 +272,7 @@ def _targets(elements: Any) -> Iterator[str]:
     for element in elements:
         verdict = element[-1] if isinstance(element, list) and element else None
         if isinstance(verdict, dict):
-            yield from (_text(verdict[way]["target"]) for way in ("jump", "goto") if way in verdict)
+            yield from (word_of(verdict[way]["target"]) for way in ("jump", "goto") if way in verdict)
 
 
 _SERVICE = re.compile(r"-[Aa]\s+(?:-([tu])|--(sctp)-service|-(f))\s+(\S+)(\s+-6)?(.*)")
@@ -289,4 +324,4 @@ def _ipvs_line(line: str) -> tuple[IpvsService, str | None]:
 
 def _end(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
     host, _, port = text.rpartition(":")
-    return ipaddress.ip_address(host.strip("[]")), int(port)
+    return _address(host.strip("[]")), int(port)

@@ -127,6 +127,29 @@ def test_tables_of_iptables_are_no_native_tables() -> None:
         ("ipvsadm-save", "\n-A -x 1\n", 2),
         ("ipvsadm-save", "-A -t nonsense:80 -s rr\n", 1),
         ("nft-ruleset.json", "[]", 1),
+        # a number beyond all measure, and what is no number
+        ("ip-rule.json", '[{"src": "all", "priority": 1e999}]', 1),
+        ("ip-rule.json", '[{"src": "10.0.0.0", "srclen": Infinity, "priority": 1}]', 1),
+        ("ip-route.json", '[{"dst": "default", "metric": -Infinity}]', 1),
+        ("ip-link.json", '[{"ifname": "lo", "ifindex": NaN}]', 1),
+        (
+            "ip-addr.json",
+            '[{"ifname": "lo", "addr_info": [{"family": "inet", "local": "::1", "prefixlen": 1e999}]}]',
+            1,
+        ),
+        ("ip-fou.json", '[{"port": 1e999}]', 1),
+        # what is no gateway
+        ("ip-route.json", '[{"dst": "default", "gateway": "192.0.2.1; id"}]', 1),
+        ("ip-route.json", '[{"dst": "default", "gateway": 3221225985}]', 1),
+        ("ip-route.json", '[{"dst": "default", "gateway": "fe80::1"}]', 1),
+        ("ip6-route.json", '[{"dst": "default", "gateway": "fe80::1%eth0"}]', 1),
+        # what no script could say
+        ("ip-route.json", '[{"dst": "default", "dev": "\\ud800"}]', 1),
+        ("ip-route.json", '[{"dst": "default", "dev": "l\\u0000o"}]', 1),
+        ("ip-link.json", '[{"ifname": "\\udbff"}]', 1),
+        ("ip-link.json", '[{"ifname": "lo", "master": "\\ud800"}]', 1),
+        ("ip-addr.json", '[{"ifname": "\\ud800"}]', 1),
+        ("nft-ruleset.json", '{"nftables": [{"table": {"family": "ip", "name": "\\ud800"}}]}', 1),
     ],
 )
 def test_a_bad_line_is_named_and_the_rest_is_read(name: str, text: str, line: int) -> None:
