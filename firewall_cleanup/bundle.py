@@ -9,8 +9,10 @@ from typing import Any
 import attrs
 
 from .dumps import IPTABLES_FILES, backend_of, read_dumps
+from .dumps_host import word_of, word_or_none
 from .errors import DumpError
 from .model import Backend, Family, Gap, IpSet, Rule, Snapshot, Table, TableKey
+from .rules import parse_rule
 
 __all__ = ["FILES", "MANIFEST", "WRITTEN", "Bundle", "Manifest", "RuleNote", "read_bundle"]
 
@@ -18,6 +20,8 @@ MANIFEST = "manifest.json"
 WRITTEN = "# Written by firewall-cleanup"
 """How files of rules begin that go with a manifest."""
 _VERSION = 1
+# What reading a manifest raises where something else stands in it, or a number beyond all measure.
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError, ArithmeticError)
 
 # What each file tells of, in words, and for gaps its subsystem and family.
 _SUBJECTS: Mapping[str, tuple[str, str, Family | None]] = {
@@ -54,8 +58,8 @@ class Manifest:
 
     `files` are those that were written, `families` those that the kernel has, `gaps` what could not be read,
     `references` how many use each set, `routes` the tables that were read, each with a protocol number or 0 for all,
-    `left_out` the sets whose members were not read, `rules` what is known of rules beside their text, and `traces`
-    what was found of the component's files.
+    `left_out` the sets whose members were not read, `rules` what is known of rules beside their text, `counts` how
+    many rules each chain has of which something is known, and `traces` what was found of the component's files.
     """
 
     files: frozenset[str]
@@ -65,6 +69,7 @@ class Manifest:
     routes: frozenset[tuple[int, int]] = frozenset()
     left_out: frozenset[str] = frozenset()
     rules: tuple[RuleNote, ...] = ()
+    counts: Mapping[tuple[TableKey, str], int] = attrs.field(factory=dict)
     traces: tuple[str, ...] = ()
 
     def to_text(self, about: Mapping[str, Any]) -> str:
@@ -80,6 +85,10 @@ class Manifest:
                 "routes": sorted(self.routes),
                 "left_out": sorted(self.left_out),
                 "rules": [_rule_dict(rule) for rule in self.rules],
+                "counts": [
+                    {**_key_dict(key), "chain": chain, "rules": number}
+                    for (key, chain), number in self.counts.items()
+                ],
                 "traces": list(self.traces),
             },
             indent=1,
@@ -87,26 +96,21 @@ class Manifest:
 
     @classmethod
     def from_text(cls, text: str) -> Manifest:
-        """Read it. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError for anything else."""
+        """Read it. Raises one of `_WRONG` for anything else."""
         data = json.loads(text)
         if data["version"] != _VERSION:
             raise ValueError(f"version {data['version']!r} is not known")
         return cls(
-            files=frozenset(map(_word, data["files"])),
+            files=frozenset(map(word_of, data["files"])),
             families=frozenset(Family(name) for name in data["families"]),
             gaps=tuple(_gap(gap) for gap in data["gaps"]),
-            references={_word(name): int(number) for name, number in data["references"].items()},
+            references={word_of(name): int(number) for name, number in data["references"].items()},
             routes=frozenset((int(table), int(protocol)) for table, protocol in data["routes"]),
-            left_out=frozenset(map(_word, data["left_out"])),
+            left_out=frozenset(map(word_of, data["left_out"])),
             rules=tuple(_rule_note(rule) for rule in data["rules"]),
-            traces=tuple(map(_word, data["traces"])),
+            counts={(_key(one), word_of(one["chain"])): int(one["rules"]) for one in data["counts"]},
+            traces=tuple(map(word_of, data["traces"])),
         )
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, not {value!r}")
-    return value
 
 
 def _gap_dict(gap: Gap) -> dict[str, str | None]:
@@ -116,23 +120,36 @@ def _gap_dict(gap: Gap) -> dict[str, str | None]:
 def _gap(data: Mapping[str, Any]) -> Gap:
     family, backend, table = data["family"], data["backend"], data["table"]
     return Gap(
-        reason=_word(data["reason"]),
+        reason=word_of(data["reason"]),
         family=None if family is None else Family(family),
         backend=None if backend is None else Backend(backend),
-        table=None if table is None else _word(table),
-        subsystem=_word(data["subsystem"]),
+        table=word_or_none(table),
+        subsystem=word_of(data["subsystem"]),
     )
 
 
+def _key_dict(key: TableKey) -> dict[str, str]:
+    return {"family": key.family.value, "backend": key.backend.value, "table": key.name}
+
+
+def _key(data: Mapping[str, Any]) -> TableKey:
+    return TableKey(Family(data["family"]), Backend(data["backend"]), word_of(data["table"]))
+
+
 def _rule_dict(note: RuleNote) -> dict[str, Any]:
-    where = {"family": note.key.family.value, "backend": note.key.backend.value, "table": note.key.name}
-    return {**where, "chain": note.chain, "index": note.index, "text": note.text, "sets": sorted(note.sets)}
+    return {
+        **_key_dict(note.key),
+        "chain": note.chain,
+        "index": note.index,
+        "text": note.text,
+        "sets": sorted(note.sets),
+    }
 
 
 def _rule_note(data: Mapping[str, Any]) -> RuleNote:
-    key = TableKey(Family(data["family"]), Backend(data["backend"]), _word(data["table"]))
-    text = None if data["text"] is None else _word(data["text"])
-    return RuleNote(key, _word(data["chain"]), int(data["index"]), text, frozenset(map(_word, data["sets"])))
+    key = _key(data)
+    sets = frozenset(map(word_of, data["sets"]))
+    return RuleNote(key, word_of(data["chain"]), int(data["index"]), word_or_none(data["text"]), sets)
 
 
 @attrs.frozen
@@ -173,7 +190,8 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
     gaps += [_gap_of(error, backends) for error in unknown]
     texts: dict[tuple[TableKey, str], dict[int, str]] = {}
     if manifest is not None:
-        snapshot = attrs.evolve(snapshot, tables=_noted(snapshot.tables, manifest.rules, texts))
+        noted = _Noted(manifest, texts, gaps, problems)
+        snapshot = attrs.evolve(snapshot, tables=noted.tables(snapshot.tables))
     rules_unknown = any(gap.subsystem in {"iptables", "bundle"} for gap in gaps)
     references = _References(None if manifest is None else manifest.references, rules_unknown)
     snapshot = attrs.evolve(
@@ -187,7 +205,7 @@ def read_bundle(files: Mapping[str, str], *, unreadable: Mapping[str, str] | Non
 def _manifest(text: str, problems: list[DumpError]) -> Manifest | None:
     try:
         return Manifest.from_text(text)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _WRONG as error:
         reason = f"not a manifest of this release: {type(error).__name__} {error}"
         problems.append(DumpError(reason, source=MANIFEST, line=1, whole=True))
         return None
@@ -209,25 +227,59 @@ class _References:
         return attrs.evolve(item, references=max(item.references, 1)) if self.unknown else item
 
 
-def _noted(
-    tables: Mapping[TableKey, Table], notes: tuple[RuleNote, ...], texts: dict[tuple[TableKey, str], dict[int, str]]
-) -> dict[TableKey, Table]:
-    """Give rules what is noted of them beside their text; what `iptables` says of them goes into `texts`."""
-    result = dict(tables)
-    by_chain: dict[tuple[TableKey, str], dict[int, RuleNote]] = {}
-    for note in notes:
-        by_chain.setdefault((note.key, note.chain), {})[note.index] = note
-    for (key, chain), found in by_chain.items():
-        if key in result and chain in result[key].rules:
-            rules = tuple(_with_note(rule, found.get(i)) for i, rule in enumerate(result[key].rules[chain]))
-            result[key] = attrs.evolve(result[key], rules={**result[key].rules, chain: rules})
-            texts[key, chain] = {i: note.text for i, note in found.items() if note.text is not None}
-    return result
+@attrs.frozen
+class _Noted:
+    """What is noted of rules beside their text; what `iptables` says of them goes into `texts`.
+
+    A note is of the rule with a number. In a chain that has more or fewer rules by now, each would be of another one.
+    """
+
+    manifest: Manifest
+    texts: dict[tuple[TableKey, str], dict[int, str]]
+    gaps: list[Gap]
+    problems: list[DumpError]
+
+    def tables(self, tables: Mapping[TableKey, Table]) -> dict[TableKey, Table]:
+        """Return the tables with what is noted of their rules."""
+        result = dict(tables)
+        by_chain: dict[tuple[TableKey, str], dict[int, RuleNote]] = {}
+        for note in self.manifest.rules:
+            by_chain.setdefault((note.key, note.chain), {})[note.index] = note
+        for (key, chain), found in by_chain.items():
+            if key not in result:
+                continue
+            table, rules = result[key], result[key].rules.get(chain, ())
+            if not rules or self.manifest.counts.get((key, chain)) != len(rules):
+                reason = f"chain {chain} has more or fewer rules than {MANIFEST} says: its notes of them are left out"
+                self.gaps.append(Gap(reason, key.family, key.backend, key.name))
+                continue
+            self.texts[key, chain] = {}
+            rules = tuple(self._with_note(table, rule, found.get(i)) for i, rule in enumerate(rules))
+            result[key] = attrs.evolve(table, rules={**table.rules, chain: rules})
+        return result
+
+    def _with_note(self, table: Table, rule: Rule, note: RuleNote | None) -> Rule:
+        # Only what was not understood there: a note cannot make a rule say anything else.
+        if note is None or not rule.opaque:
+            return rule
+        if note.text is not None:
+            if _is_text_of(note.text, rule, table):
+                self.texts[note.key, note.chain][note.index] = note.text
+            else:
+                reason = f"rule {note.index + 1} of chain {note.chain} is another one than its text says"
+                self.problems.append(DumpError(reason, source=MANIFEST, line=1))
+        return attrs.evolve(rule, sets=rule.sets | note.sets)
 
 
-def _with_note(rule: Rule, note: RuleNote | None) -> Rule:
-    # Only what was not understood there: a note cannot make a rule say anything else.
-    return rule if note is None or not rule.opaque else attrs.evolve(rule, sets=rule.sets | note.sets)
+def _is_text_of(text: str, rule: Rule, table: Table) -> bool:
+    """Tell whether a text can be that of a rule, as it may become the words of a deletion."""
+    try:
+        said = parse_rule(text, user_chains=table.chains)
+    except ValueError:
+        return False
+    # A target that was not understood has no name.
+    same = not rule.target.name or (said.target.name, said.target.goto) == (rule.target.name, rule.target.goto)
+    return text.startswith("-A ") and said.chain == rule.chain and same and said.sets >= rule.sets
 
 
 def _missing(

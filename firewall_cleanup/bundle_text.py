@@ -83,6 +83,7 @@ def bundle_files(
         files["ip-fou.json"] = _json(map(_fou_port, snapshot.fou_ports))
     if not unread("ipvs"):
         files["ipvsadm-save"] = _text(service_lines(snapshot.services) if services is None else services)
+    notes = tuple(rule_notes(snapshot))
     said = Manifest(
         files=frozenset(files),
         families=manifest.families,
@@ -90,7 +91,8 @@ def bundle_files(
         references={name: item.references for name, item in snapshot.sets.items() if item.references},
         routes=manifest.routes,
         left_out=manifest.left_out,
-        rules=tuple(rule_notes(snapshot)),
+        rules=notes,
+        counts={(note.key, note.chain): len(snapshot.tables[note.key].rules[note.chain]) for note in notes},
         traces=manifest.traces,
     )
     files[MANIFEST] = said.to_text(about) + "\n"

@@ -31,7 +31,6 @@ from .model import (
     TableChange,
     TableKey,
 )
-from .rules import render
 from .writers import Process, Processes
 
 __all__ = ["UNTOLD", "FileHost"]
@@ -133,12 +132,15 @@ class FileHost:
     def listen_nft(self) -> None:
         """Return nothing: nobody writes."""
 
-    def texts(self, key: TableKey, chain: str) -> list[str] | None:
-        """Return the rules of a chain as iptables printed them on the node; None if it was not asked."""
+    def texts(self, key: TableKey, chain: str) -> list[str | None] | None:
+        """Return the rules of a chain as iptables printed them on the node; None if it was not asked.
+
+        None also for each rule of which there is no such text.
+        """
         texts = self.bundle.texts.get((key, chain))
         if not texts:
             return None
-        return [texts.get(i, render(rule)) for i, rule in enumerate(self._snapshot.tables[key].rules[chain])]
+        return [texts.get(i, rule.text) for i, rule in enumerate(self._snapshot.tables[key].rules[chain])]
 
     def family_state(self, family: Family, *, gap: bool, found: bool) -> FamilyState:
         """Return the state of a family of which something was `found`, or a part has a `gap`."""

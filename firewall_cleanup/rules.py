@@ -133,7 +133,8 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = Fa
     """Read one `-A CHAIN …` line, with or without counters before it.
 
     `user_chains` tells jumps from targets that are not known. With `remarks`, one in angle brackets, as `render`
-    writes it, names parts that were not understood. Raises ValueError with a reason if it is no such line.
+    writes it, names parts that were not understood; such a line is not kept as iptables' text. Raises ValueError with
+    a reason if it is no such line.
     """
     tokens = list(tokenize(line))
     packets = octets = 0
@@ -167,7 +168,7 @@ def parse_rule(line: str, *, user_chains: Iterable[str] = (), remarks: bool = Fa
         sets=_sets(matches, target),
         packets=packets,
         bytes=octets,
-        text="-A " + line.split("-A ", 1)[-1].strip(),
+        text=None if remark else "-A " + line.split("-A ", 1)[-1].strip(),
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..host import Interest
 from ..model import Backend, Family, TableKey
+from ..rules import logical_lines, quote
 from . import probe
 from ._handler import FamilyHandler, NetNs, connect
 from ._namespace import Namespace
@@ -66,11 +67,11 @@ class IptablesHandler(FamilyHandler[NftConnection]):
                 subprocess.run,
                 [path, *arguments],
                 capture_output=True,
-                text=True,
-                errors="surrogateescape",
                 timeout=_TEXT_SECONDS,
                 check=True,
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        return [line for line in done.stdout.splitlines() if line.startswith(f"-A {chain} ")]
+        printed = done.stdout.decode("utf-8", "surrogateescape")  # a comment may hold any kind of line break
+        start = f"-A {quote(chain)} "
+        return [line for _number, line in logical_lines(printed) if f"{line} ".startswith(start)]

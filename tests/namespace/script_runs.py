@@ -14,7 +14,7 @@ from firewall_cleanup.script import script
 from firewall_cleanup.testing.namespaces import Sandbox, State
 from firewall_cleanup.testing.node import short_hash
 
-__all__ = ["POD", "PROGRAM", "Two", "bare", "clean_by", "equal", "printed", "run"]
+__all__ = ["POD", "PROGRAM", "Two", "bare", "clean_by", "commands", "equal", "printed", "run"]
 
 PROGRAM = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 POD = f"KUBE-POD-FW-{short_hash('pod')}"
@@ -30,6 +30,14 @@ def bare(node: str, backend: Backend) -> Scene:
 def printed(sandbox: Sandbox, **options: object) -> str:
     """The script for a node as it is now."""
     return script([clean(sandbox, dry_run=True, **options)], wait=20)
+
+
+def commands(text: str) -> list[str]:
+    """What a script does, less its functions; sets in order of their names, as files do not tell another."""
+    body = text.partition("\nmain() {\n")[2].partition("\n}\n")[0]
+    return re.sub(
+        r"(?<=sets <<'END'\n)[^#]*?(?=\nEND)", lambda found: "\n".join(sorted(found[0].split())), body
+    ).split("\n")
 
 
 def run(sandbox: Sandbox, text: str, *, shell: Iterable[str] = ("sh",), **more: Any) -> tuple[int, str]:

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scenes import as_nobody, clean, problems, without_counters
-from script_runs import POD, PROGRAM, Two, bare, clean_by, equal, printed, run
+from scenes import as_nobody, clean, command, plan_on, problems, without_counters
+from script_runs import POD, PROGRAM, Two, bare, clean_by, commands, equal, printed, run
 
 from firewall_cleanup import Backend, Family, Kind
 from firewall_cleanup.testing.namespaces import Sandbox
@@ -100,6 +100,36 @@ def test_a_table_that_iptables_cannot_list(two: Two) -> None:
         assert clean_by(one, text)
         assert equal(one, other)
         assert one.run("nft list ruleset").stdout == other.run("nft list ruleset").stdout
+
+
+@pytest.mark.parametrize("comment", ["a\nb", '"\n"', "-j\n-A INPUT"])
+def test_a_rule_that_is_not_decoded_has_the_words_of_iptables(two: Two, backend: Backend, comment: str) -> None:
+    """Line breaks of a comment among them, and beside a rule that says nothing at all."""
+    one, other = two(bare("nft-netpol", backend))
+    for sandbox in (one, other):
+        for program in (f"{name}-{backend.value}" for name in PROGRAM.values()):
+            matches = ["-m", "comment", "--comment", comment, "-m", "length", "--length", "1:99"]
+            sandbox.run(f"{program} -N {POD}; {program} -A INPUT")
+            sandbox.run([program, "-A", "INPUT", *matches, "-j", POD])
+            sandbox.run([program, "-A", "INPUT", *matches, "-j", "ACCEPT"])
+    text = printed(one)
+    assert not any(line.startswith(("jump_by_nft", "unnamed")) for line in commands(text))
+    command(one, "--collect", str(one.folder / "node"))
+    assert commands(plan_on(one.folder / "node", "--dry-run", "--output", "script").stdout) == commands(text)
+    assert problems(clean(other)) == []
+    assert clean_by(one, text)
+    assert equal(one, other)
+
+
+def test_a_rule_that_nothing_prints_is_the_same_in_files(sandbox: Sandbox) -> None:
+    """Somebody used nft in the table: what goes by its jump there, goes so by the script from files."""
+    bare("default", Backend.NFT).load(sandbox)
+    sandbox.run("nft insert rule ip filter INPUT ct state new counter jump KUBE-ROUTER-INPUT")
+    sandbox.run("nft insert rule ip filter INPUT ct count over 3 accept")
+    command(sandbox, "--collect", str(sandbox.folder / "node"))
+    there = commands(printed(sandbox))
+    assert "jump_by_nft KUBE-ROUTER-INPUT 1 INPUT" in there
+    assert commands(plan_on(sandbox.folder / "node", "--dry-run", "--output", "script").stdout) == there
 
 
 def test_rules_that_cannot_be_told_apart_are_left(sandbox: Sandbox) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import attrs
 import pytest
@@ -21,6 +22,7 @@ from firewall_cleanup.filehost import FileHost
 from firewall_cleanup.host import Host
 from firewall_cleanup.model import IpSet, Rule, Snapshot, TableKey
 from firewall_cleanup.report import BadLine
+from firewall_cleanup.script import script
 from firewall_cleanup.testing import MemoryHost, read_table, strategies
 from firewall_cleanup.testing.strategies import Scenario
 from firewall_cleanup.text import summary
@@ -101,6 +103,23 @@ def test_what_could_not_be_read_there_is_known_here(
     assert said(plan(from_files(files), chosen)) == said(plan(node, chosen))
 
 
+def untold(report: CleanupReport) -> CleanupReport:
+    """A report less what files do not tell: who writes, and in which order sets were made."""
+    sets = {n: attrs.evolve(c, item=attrs.evolve(c.item, index=None)) for n, c in report.here.sets.items()}
+    return attrs.evolve(report, writers=Writers(), here=attrs.evolve(report.here, sets=sets))
+
+
+@given(nodes(), st.booleans())
+def test_a_script_from_files_is_that_of_the_node(node: MemoryHost, printed: bool) -> None:
+    """Also of rules that are not decoded, whether iptables prints them or not."""
+    errors = {} if printed else {"texts": errno.EPERM}
+    node = attrs.evolve(node, holds=node.state, errors=errors)
+    reports = [plan(node), plan(from_files(collected(node)))]
+    there, here = (script([untold(report)]).split("\n") for report in reports)
+    assert here == there
+    event("by nft" if any(line.startswith("jump_by_nft KUBE") for line in there) else "all in words")
+
+
 @settings(max_examples=40)
 @given(nodes(), st.data())
 def test_a_missing_file_is_a_gap(node: MemoryHost, data: st.DataObject) -> None:
@@ -168,8 +187,9 @@ GOOD = collected(
     )
 )
 _WORDS = (
-    "-A", "-j", "<", ">", '"', "\\", "[", "{", "null", "true", "-1", "1e999", "9" * 5000, "\udcff", "\0", "²", "\n",
-    "*filter", "COMMIT", ":", "-6", "default", "all", "0x", "/", "KUBE-ROUTER-INPUT", "add", "::1%x", '"src": []',
+    "-A", "-j", "<", ">", '"', "\\", "[", "{", "null", "true", "-1", "1e999", "Infinity", "9" * 5000, "\\ud800",
+    "\udcff", "\0", "²", "\n", "*filter", "COMMIT", ":", "-6", "default", "all", "0x", "/", "KUBE-ROUTER-INPUT",
+    "add", "::1%x", '"src": []',
 )  # fmt: skip
 
 
@@ -183,8 +203,16 @@ def damaged(draw: st.DrawFn, text: str) -> str:
     return text
 
 
+# What JSON can say, and Python or a shell cannot take everywhere.
+_BEYOND = (float("inf"), float("-inf"), float("nan"), 10**400, -1)
+_ODD = ("\ud800", "lo\0", "", "0x" + "f" * 5000)
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(_WORDS),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from((*_BEYOND, *_ODD, *_WORDS)),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
@@ -204,12 +232,33 @@ def wrong_values(draw: st.DrawFn, text: str) -> str:
     return json.dumps(data)
 
 
+def _leaves(place: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield where a value stands that has no others inside: what it is in, and its key or number there."""
+    for key, inner in place.items() if isinstance(place, dict) else enumerate(place):
+        if isinstance(inner, (dict, list)):
+            yield from _leaves(inner)
+        else:
+            yield place, key
+
+
+@st.composite
+def wrong_leaves(draw: st.DrawFn, text: str) -> str:
+    """JSON in which a number is one beyond all measure, or a text one that no file can have."""
+    data = json.loads(text)
+    leaves = [(parent, key) for parent, key in _leaves(data) if isinstance(parent[key], (int, str))]
+    if leaves:
+        parent, key = draw(st.sampled_from(leaves))
+        parent[key] = draw(st.sampled_from(_ODD if isinstance(parent[key], str) else _BEYOND))
+    return json.dumps(data)
+
+
 @st.composite
 def folders(draw: st.DrawFn) -> dict[str, str]:
     files = dict(GOOD)
     for name in draw(st.lists(st.sampled_from(sorted(files)), min_size=1, max_size=3, unique=True)):
         kinds = [damaged(files[name]), damaged(files[name]), st.text(max_size=40)]
-        files[name] = draw(st.one_of(*kinds, *[wrong_values(GOOD[name])] * (2 * name.endswith(".json"))))
+        more = [wrong_values(GOOD[name]), wrong_leaves(GOOD[name])] * (2 * name.endswith(".json"))
+        files[name] = draw(st.one_of(*kinds, *more))
     for name in draw(st.sets(st.sampled_from(sorted(files)), max_size=2)):
         del files[name]
     return files
@@ -217,12 +266,26 @@ def folders(draw: st.DrawFn) -> dict[str, str]:
 
 @given(folders(), CHOICES)
 def test_nothing_in_the_files_is_a_crash(files: dict[str, str], chosen: frozenset[Controller]) -> None:
-    """Damage gives gaps and bad lines, with a report that can be printed."""
+    """Damage gives gaps and bad lines, with a report and a script that can be printed."""
     bundle = read_bundle(files)
     report = plan(FileHost.of(bundle, KUBE_ROUTER, Family), chosen)
     report = attrs.evolve(report, bad_lines=tuple(BadLine(e.source, e.line, e.reason) for e in bundle.problems))
     said(report)
+    script([report]).encode("utf-8", "surrogateescape")
     assert all(error.source in {*FILES, MANIFEST} and error.line >= 1 for error in bundle.problems)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in GOOD if "{" in GOOD[name]))
+def test_no_value_is_a_crash(name: str) -> None:
+    """Each number and each text in turn; what is of another type then is a problem of its file."""
+    for place in range(len(list(_leaves(json.loads(GOOD[name]))))):
+        for odd in (*_BEYOND, *_ODD):
+            data = json.loads(GOOD[name])
+            parent, key = list(_leaves(data))[place]
+            parent[key] = odd
+            bundle = read_bundle({name: json.dumps(data)})
+            assert all(error.source == name for error in bundle.problems)
+            json.dumps([repr(bundle), [str(error) for error in bundle.problems]]).encode()
 
 
 @given(st.data())

@@ -26,6 +26,7 @@ from firewall_cleanup.model import (
     TableKey,
     Target,
 )
+from firewall_cleanup.script import script
 from firewall_cleanup.text import summary
 
 OWNED = "KUBE-ROUTER-INPUT"
@@ -345,6 +346,7 @@ def test_a_note_cannot_make_a_rule_owned() -> None:
     host = node({key(NFT): f"-N {OWNED}\n-A INPUT -j {OWNED}"})
     files = files_of_node(host, KUBE_ROUTER, read_node(host, KUBE_ROUTER), {})
     data = json.loads(files[MANIFEST])
+    data["counts"] = [{**{name: note[name] for name in ("family", "backend", "table", "chain")}, "rules": 1}]
     data["rules"] = [
         {**note, "sets": ["kube-router-svip"]},
         {**note, "index": 99, "sets": []},
@@ -356,6 +358,94 @@ def test_a_note_cannot_make_a_rule_owned() -> None:
     assert [o.text for o in plan({**files, MANIFEST: json.dumps(data)}).outcomes if o.kind is Kind.RULE] == [
         f"-A INPUT -j {OWNED}"
     ]
+
+
+@pytest.mark.parametrize("backend", Backend)
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_rule_that_is_not_understood_goes_as_on_the_node(backend: Backend, printed: bool) -> None:
+    """By the words of iptables, or where it had none, by its jump or not at all."""
+    lines = [f"-A INPUT -m recent --set -j {OWNED}", "-A INPUT -m recent --set", f"-A INPUT -j {OWNED}"]
+    host = node({key(backend): "\n".join([f"-N {OWNED}", *lines])}, errors={} if printed else {"texts": 1})
+    host.holds = host.state
+    there = script([run(host, KUBE_ROUTER, ALL, Settings(dry_run=True))])
+    here = script([plan(files_of_node(host, KUBE_ROUTER, read_node(host, KUBE_ROUTER), {}))])
+    assert there.partition('\nmain "$@"')[0] == here.partition('\nmain "$@"')[0]
+    words = f"jump {OWNED} 1 INPUT -m recent --set -j" if printed else f"jump_by_nft {OWNED} 1 INPUT"
+    assert f"\n{words}" in here or (backend is LEGACY and not printed and f"\nunnamed {OWNED} INPUT" in here)
+
+
+NOTED = [f"-A INPUT -m recent --set -m set --match-set theirs src -j {OWNED}", f"-A INPUT -m recent --set -g {OWNED}"]
+
+
+def noted() -> dict[str, str]:
+    """The files of a node with rules of others, then two of which iptables says more than is understood."""
+    text = [f"-N {OWNED}", "-N mine", "-A INPUT -j mine", *NOTED, "-A FORWARD -m recent --set -j mine"]
+    host = node({key(NFT): "\n".join(text)})
+    host.holds = host.state
+    files = files_of_node(host, KUBE_ROUTER, read_node(host, KUBE_ROUTER), {})
+    assert [len(found) for found in read_bundle(files).texts.values()] == [2]
+    return files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '-A INPUT "x',
+        "",
+        "-A",
+        "nonsense",
+        NOTED[0].replace("INPUT", "FORWARD"),
+        NOTED[0].replace(OWNED, "mine"),
+        NOTED[0].replace("-j", "-g"),
+        NOTED[0].replace("theirs", "others"),
+        NOTED[0].replace("-A", "-I"),
+        f"[1:2] {NOTED[0]}",
+        f"{NOTED[0]} -j mine",
+        NOTED[1],
+    ],
+)
+def test_a_note_with_the_text_of_another_rule_is_not_taken(text: str) -> None:
+    """It would be the words of a deletion. The rule goes without them, and the note is listed."""
+    files = noted()
+    data = json.loads(files[MANIFEST])
+    assert data["rules"][0]["text"] == NOTED[0]
+    data["rules"][0]["text"] = text
+    files[MANIFEST] = json.dumps(data)
+    bundle = read_bundle(files)
+    assert problems(bundle) == [(MANIFEST, 1)]
+    assert bundle.texts == {(key(NFT), "INPUT"): {2: NOTED[1]}}
+    lines = script([plan(files)]).split("\n")
+    assert f"using theirs jump_by_nft {OWNED} 1 INPUT" in lines or f"jump_by_nft {OWNED} 1 INPUT" in lines
+    assert f"jump {OWNED} 1 INPUT -m recent --set -g {OWNED}" in lines
+
+
+@pytest.mark.parametrize("line", [0, 1, 2, None])
+def test_notes_of_a_chain_that_somebody_edited_are_left_out(line: int | None) -> None:
+    """One line less, or one more, and each note would be of another rule."""
+    files = noted()
+    rows = files["iptables-nft-save"].split("\n")
+    first = next(i for i, row in enumerate(rows) if "-A INPUT" in row)
+    if line is None:
+        rows.insert(first, "-A INPUT -j mine")
+    else:
+        del rows[first + line]
+    files["iptables-nft-save"] = "\n".join(rows)
+    bundle = read_bundle(files)
+    assert bundle.texts == {}
+    (gap,) = plan(files).gaps
+    assert gap.reason == f"chain INPUT has more or fewer rules than {MANIFEST} says: its notes of them are left out"
+    assert (gap.family, gap.backend, gap.table) == (V4, NFT, "filter")
+    assert plan(files).exit_code == 1
+    assert "-m recent" not in script([plan(files)])
+
+
+def test_notes_of_a_chain_that_has_gone_are_left_out() -> None:
+    files = noted()
+    files["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\nCOMMIT\n"
+    assert ["chain INPUT has" in gap.reason for gap in plan(files).gaps] == [True]
+    data = json.loads(noted()[MANIFEST])
+    data["counts"] = []
+    assert ["chain INPUT has" in gap.reason for gap in plan({**noted(), MANIFEST: json.dumps(data)}).gaps] == [True]
 
 
 @pytest.mark.parametrize("printed", [True, False])

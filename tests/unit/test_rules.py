@@ -216,3 +216,13 @@ def test_protocol_name(number: int, name: str) -> None:
 )
 def test_network(text: str, canonical: str) -> None:
     assert network(text) == canonical
+
+
+@pytest.mark.parametrize("remarks", [True, False])
+def test_a_line_with_a_remark_is_no_text_of_iptables(remarks: bool) -> None:
+    """Its words would delete nothing; those of a line without one are kept."""
+    line = "-A INPUT -m recent --set -j mine"
+    assert parse_rule(line, user_chains=["mine"], remarks=remarks).text == line
+    if remarks:
+        rule = parse_rule("[1:2] -A INPUT <recent> -j mine", user_chains=["mine"], remarks=True)
+        assert (rule.opaque, rule.text) == (("recent",), None)

@@ -127,7 +127,9 @@ def test_items_in_the_words_of_the_tools(item: Item, words: str) -> None:
 
 def test_every_program_is_asked_for() -> None:
     """Also `ip` where only services go: without it, the guard of kube-proxy's addresses would see none."""
-    claims = Claims(items={IpvsService(V4, "tcp", "10.0.0.1", 80): ItemClaim(Controller.SERVICE_PROXY, "service-set")})
+    claims = Claims(
+        items={IpvsService(V4, "tcp", "10.0.0.1", 80): ItemClaim(Controller.SERVICE_PROXY, "service-set")}
+    )
     text = script([CleanupReport("kube-router", True, False, {}, here=claims)])
     lines = body(text)
     assert lines[: lines.index("begin")] == ["need ipvsadm", "need_ip"]
