@@ -71,6 +71,11 @@ _COMMANDS = {
     **dict.fromkeys(("iptables", "iptables-nft", "iptables-legacy"), Family.IPV4),
     **dict.fromkeys(("ip6tables", "ip6tables-nft", "ip6tables-legacy"), Family.IPV6),
 }
+# What is behind a command: an operator or a redirection, with the number before it. What is quoted, or the output of
+# another command, is passed over.
+_END = re.compile(
+    r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|(?P<end>(?<!\S)\d+(?=[<>])|[;&|<>])"""
+)
 _WORD = re.compile(r"[-_./:,!=+0-9A-Za-z]+")
 
 
@@ -80,7 +85,7 @@ def command_entries(text: str) -> Iterator[Entry]:
         if "tables" not in line and "ipset" not in line:
             continue
         try:
-            words = shlex.split(line, comments=True)
+            words = shlex.split(_first_command(line), comments=True)
         except ValueError:
             continue
         if words and words[0] in _HOOKS:
@@ -90,6 +95,11 @@ def command_entries(text: str) -> Iterator[Entry]:
             yield from words_entry(number, _COMMANDS[name], words[1:])
         elif name == "ipset":
             yield from _set_entry(number, words[1:])
+
+
+def _first_command(line: str) -> str:
+    end = next((found.start() for found in _END.finditer(line) if found["end"]), None)
+    return line[:end]
 
 
 def words_entry(number: int, family: Family, words: Iterable[str]) -> Iterator[Entry]:

@@ -163,6 +163,35 @@ ipset create 'x
         assert lines(path, text) == [3, 4, 5, 10]
 
 
+@pytest.mark.parametrize("start", ["", "pre-up "])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "|| true", "; true", ";", ";;", ">/dev/null 2>&1", "2>/dev/null", "2> /dev/null", "&>/dev/null", "&& echo ok",
+        "&", "| logger", "</dev/null", "# it's; what", ">>x", "10>&-", "\r",
+        "|| { echo 'no; it is \"not\"'; exit 1; }",
+    ],
+)  # fmt: skip
+def test_what_is_behind_a_command(start: str, behind: str) -> None:
+    """Other commands, and where its output goes, say nothing of the rule; what is quoted is part of it."""
+    commands = [
+        "iptables -A INPUT -j KUBE-ROUTER-INPUT",
+        "iptables -A INPUT -m comment --comment 'a; b | c > d & e 2>&1' -j KUBE-ROUTER-INPUT",
+        'iptables -A INPUT -m comment --comment "a; \\"b\\" | c" -j KUBE-ROUTER-INPUT',
+        "iptables -A INPUT -m comment --comment a\\;b\\>c -j KUBE-ROUTER-INPUT",
+        "iptables -A INPUT -s $(net a | tail) -j KUBE-ROUTER-INPUT",
+        "iptables -A INPUT -s `net a | tail` -j KUBE-ROUTER-INPUT",
+        "ip6tables -N KUBE-ROUTER-INPUT",
+        "ipset create kube-router-svip hash:ip",
+    ]
+    text = "".join(f"{start}{command} {behind}\n" for command in commands)
+    assert lines("/etc/network/interfaces", text) == list(range(1, len(commands) + 1))
+    for glued in (";", ">/dev/null", "&&true", "|true"):
+        assert lines("/etc/rc.local", f"{commands[0]}{glued}\n") == [1]
+    others = [f"iptables -A INPUT -j ACCEPT {behind}", f"iptables -A INPUT -j ACCEPT; echo {commands[0]}"]
+    assert lines("/etc/rc.local", "\n".join(others)) == []
+
+
 def test_nft_files() -> None:
     text = f"""#!/usr/sbin/nft -f
 flush ruleset
