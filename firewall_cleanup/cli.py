@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="firewall-cleanup",
         description="Remove from this node exactly what Kubernetes node networking left in the kernel.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run:\n"
         "the plan was made), 1 residue or gaps, 2 usage, 128 + number after a signal.\n"
         f"Duties of a node are commands of their own, each with --help:\n{', '.join(SUBCOMMANDS)}.",
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     controllers = [Controller(name) for name in args.controller] if args.controller else list(Controller)
     components = args.component or list(COMPONENTS)
-    wrong = _misused(args)
+    wrong = _misused(args, words)
     if wrong:
         parser.error(wrong)
     if args.collect is not None:
@@ -210,12 +211,13 @@ _BESIDE = {
 _NEEDS = {
     "--without-members": ("--collect", frozenset({"--collect"})),
     "--from": ("--dry-run or --check, as files cannot be cleaned", frozenset({"--dry-run", "--check"})),
-    "--backup": ("--cleanup-config", frozenset({"--cleanup-config"})),
 }
+# Those that say what is to be done.
+_ACTIONS = frozenset({"--cleanup-config", "--check", "--collect", "--restore", "--from"})
 
 
-def _misused(args: argparse.Namespace) -> str:
-    """Return what is wrong with the options that stand together, "" if nothing is."""
+def _misused(args: argparse.Namespace, words: Sequence[str]) -> str:
+    """Return what is wrong with the options that stand together, "" if nothing is; `words` are as they were given."""
     given = {
         "--cleanup-config": args.cleanup_config,
         "--dry-run": args.cleanup_dry_run,
@@ -240,9 +242,13 @@ def _misused(args: argparse.Namespace) -> str:
         others = [other for other in given if other in there and other != name and other not in beside]
         if name in there and others:
             return f"argument {name}: it excludes {', '.join(others)}"
-    for name, (words, needed) in _NEEDS.items():
+    for name, (what, needed) in _NEEDS.items():
         if name in there and not there & needed:
-            return f"argument {name}: it goes with {words}"
+            return f"argument {name}: it goes with {what}"
+    if words and not there & _ACTIONS:
+        # How to report, too, says nothing to do.
+        name = next((name for name in given if name in there), words[0].partition("=")[0])
+        return f"argument {name}: it goes with --cleanup-config"
     return ""
 
 
