@@ -51,7 +51,7 @@ class Root(Closing):
         """Open a path inside; the descriptor is the caller's. Raises OSError."""
         if self._is_own:
             return os.open(f"/{path.lstrip('/')}", flags & ~os.O_NOFOLLOW)  # the kernel follows its links itself
-        parts, links = deque(path.split("/")), 0
+        parts, links, opened = deque(path.split("/")), 0, False
         folders = [os.dup(self._descriptor)]  # where we are, with the way back for ".."
         try:
             while parts:
@@ -61,11 +61,12 @@ class Root(Closing):
                 if part == "..":
                     if len(folders) > 1:
                         os.close(folders.pop())
+                    opened = False
                     continue
                 target = _link(part, folders[-1])
                 if target is None:
-                    last = not any(rest not in {"", "."} for rest in parts)
-                    folders.append(os.open(part, flags if last else _PATH, dir_fd=folders[-1]))
+                    opened = not any(rest not in {"", "."} for rest in parts)
+                    folders.append(os.open(part, flags if opened else _PATH, dir_fd=folders[-1]))
                     continue
                 links += 1
                 if links > _MOST_LINKS:
@@ -74,7 +75,8 @@ class Root(Closing):
                     while len(folders) > 1:
                         os.close(folders.pop())
                 parts.extendleft(reversed(target.split("/")))
-            return folders.pop()
+            # A folder that was passed on the way, as of "..", is open for nothing else.
+            return folders.pop() if opened else os.open(".", flags, dir_fd=folders[-1])
         finally:
             for descriptor in folders:
                 os.close(descriptor)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firewall_cleanup import RootError, check
-from firewall_cleanup.handlers._root import Root
+from firewall_cleanup.handlers._root import Root, names_in
 
 
 def test_links_lead_to_where_they_would_lead_inside(tmp_path: Path) -> None:
@@ -30,6 +30,43 @@ def test_links_lead_to_where_they_would_lead_inside(tmp_path: Path) -> None:
         assert root.glob("/etc/folder/a*") == ["/etc/folder/absolute"]
         assert not root.exists("/etc/iptables/out")
         assert root.shown("/etc/x") == f"{inside}/etc/x"
+
+
+def test_a_folder_by_any_name_can_be_listed(tmp_path: Path) -> None:
+    """Also one that is reached last by a dot, two of them, or the root itself: by itself or at the end of a link."""
+    (tmp_path / "etc/ipset.d/in").mkdir(parents=True)
+    (tmp_path / "etc/ipset.d/a.set").write_text("x")
+    links = {
+        "dot": "ipset.d/.",
+        "up": "ipset.d/in/..",
+        "root": "/",
+        "self": ".",
+        "slash": "ipset.d/",
+        "far": "/../..",
+    }
+    for name, target in links.items():
+        (tmp_path / "etc" / name).symlink_to(target)
+    (tmp_path / "etc/again").symlink_to("up")
+    (tmp_path / "etc/both").symlink_to("self/root/etc/self/dot")
+    folder, root_folder, etc = ["a.set", "in"], ["etc"], sorted([*links, "again", "both", "ipset.d"])
+    paths = {
+        **dict.fromkeys(("etc/dot", "etc/up", "etc/slash", "etc/again", "etc/both", "/etc/ipset.d/in/.."), folder),
+        **dict.fromkeys(("etc/dot/", "etc/up/.", "etc//ipset.d/./", "/etc/ipset.d"), folder),
+        **dict.fromkeys(("etc/root", "etc/far", "", "/", ".", "..", "/..", "etc/..", "etc/self/.."), root_folder),
+        **dict.fromkeys(("etc/self", "etc/ipset.d/..", "etc/."), etc),
+    }
+    with Root(tmp_path) as root:
+        for path, expected in paths.items():
+            descriptor = root.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                assert sorted(names_in(descriptor)) == expected, path
+                assert not os.get_inheritable(descriptor)
+            finally:
+                os.close(descriptor)
+        assert root.glob("/etc/up/*.set") == ["/etc/up/a.set"]
+        assert root.glob("/etc/self/*.d") == ["/etc/self/ipset.d"]
+        with pytest.raises(OSError, match="regular"):
+            root.read("/etc/self")
 
 
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
