@@ -6,14 +6,14 @@ outcome or a gap; the rest of the run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 
 from .components import Component
 from .host import Host
-from .model import Backend, Controller, Family, FamilyState, IpvsService, Item, NativeTable, TableKey
+from .model import Backend, Controller, Family, FamilyState, FouPort, IpvsService, Item, NativeTable, TableKey
 from .ownership import Claims
 from .plan import others
 from .report import CleanupReport, Left, Status
@@ -94,7 +94,7 @@ class _Run:
                 for name, found in gone.sets.items()
                 if not any(gap.subsystem == "ipset" and gap.family in {None, found.item.family} for gap in gaps)
             },
-            items={item: found for item, found in gone.items.items() if _subsystem(item) not in unread},
+            items={item: found for item, found in gone.items.items() if unread.isdisjoint(_subsystems(item))},
         )
 
     def report(
@@ -181,8 +181,11 @@ def _places(claims: Claims) -> Iterator[object]:
     yield from claims.items
 
 
-def _subsystem(item: Item) -> str:
-    return "ipvs" if isinstance(item, IpvsService) else "routing"
+def _subsystems(item: Item) -> Collection[str]:
+    """Return those of which a gap says that an item may not have been read."""
+    if isinstance(item, IpvsService):
+        return {"ipvs"}
+    return {"routing", "fou"} if isinstance(item, FouPort) else {"routing"}
 
 
 def _table_of(place: object) -> TableKey | None:

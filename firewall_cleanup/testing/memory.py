@@ -75,9 +75,9 @@ class MemoryHost:
 
     - `before_commit` is called with the name of a step before it is taken, and may write as anybody else would:
       `nft` (a batch), `lock` (the xtables lock), `legacy` (a commit under it), `sets` (destroying).
-    - `errors` maps a step (those, and `dump`, `tables`, `list`, `texts`, `ipvs`, `routing`, `delete Link` and so on),
-      the key of a legacy table that is to be opened, or the name of a set that is to be destroyed, to the errno that
-      it fails with.
+    - `errors` maps a step (those, and `dump`, `tables`, `list`, `texts`, `ipvs`, `routing`, `fou`, `delete Link` and
+      so on), the key of a legacy table that is to be opened, or the name of a set that is to be destroyed, to the
+      errno that it fails with.
     - `crash_after` ends the process after so many writes: batches, commits, sets.
     - `lock_polls` is how often the lock is found held by another process.
     - `busy_polls` is how often a set is still in use after the last nf_tables rule that used it went.
@@ -239,7 +239,7 @@ class MemoryHost:
 
     def fou_ports(self) -> tuple[FouPort, ...]:
         """Return the FOU ports of both families."""
-        return self._others.fou_ports
+        return self._others.fou_ports if self._listed("fou") else ()
 
     def traces(self, traces: Iterable[FileTrace]) -> tuple[str, ...]:
         """Return nothing: a node in memory has no files."""

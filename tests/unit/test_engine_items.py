@@ -235,6 +235,37 @@ def test_a_fou_port_that_stays_keeps_its_tunnel() -> None:
     assert run(host, KUBE_ROUTER, ALL).clean
 
 
+@pytest.mark.parametrize(
+    ("subsystem", "gone"),
+    [("fou", {"link"}), ("routing", set()), ("ipvs", {"link", "fou-port"})],
+)
+def test_what_could_not_be_read_again_is_not_called_gone(subsystem: str, gone: set[str]) -> None:
+    """A port is read beside the links, and may be unread alone."""
+    tunnel = attrs.evolve(TUNNEL, encap_port=5555)
+    host = MemoryHost(
+        Snapshot(
+            links=(tunnel, DUMMY),
+            addresses=NODE.addresses[:1],
+            fou_ports=(FouPort(Family.IPV4, 5555),),
+            services=(OWN,),
+        )
+    )
+
+    def lose(step: str) -> None:
+        if step == "delete Link":
+            host.errors[subsystem] = errno.ENOBUFS
+
+    host.before_commit = lose
+    report = run(host, KUBE_ROUTER, ALL)
+
+    assert {gap.subsystem for gap in report.gaps} == {subsystem}
+    kinds = {o.kind.value for o in report.outcomes if o.status is Status.REMOVED}
+    assert kinds & {"link", "fou-port"} == gone
+    assert ("ipvs-service" in kinds) is (subsystem != "ipvs")
+    host.errors.clear()
+    assert run(host, KUBE_ROUTER, ALL).clean
+
+
 def test_a_pod_that_comes_meanwhile_keeps_its_bridge() -> None:
     bridge, pod = Link("kube-bridge", "bridge", 3), Link("veth1", "veth", 9, master="kube-bridge")
     owned = IpSet("kube-router-node-ips", "hash:ip", Family.IPV4)
