@@ -150,8 +150,7 @@ def run_service_address(
     if not 0 < interval < float("inf"):
         raise ValueError(f"interval: expected seconds, more than 0, not {interval!r}")
     with ServiceAddressHandler.open(netns) as handler:
-        events = handler.events(device, (wanted.address for wanted in request.addresses))
-        try:
+        with handler.events(device, (wanted.address for wanted in request.addresses)) as events:
             pace, last = _Pace(clock), None
             while True:
                 report = ensure(handler, request)
@@ -160,8 +159,6 @@ def run_service_address(
                 last = report
                 if not _wait(handler, events, device, (pace.next(), clock() + interval), stop, clock):
                     break
-        finally:
-            events.close()
         if cleanup:
             last = remove(handler, request)
             on_report(last)

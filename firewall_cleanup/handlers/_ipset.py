@@ -18,6 +18,7 @@ from ._netlink import (
     attributes,
     named_messages,
     parts_of,
+    text_of,
 )
 
 __all__ = ["ENTRY_BUSY", "IpsetConnection"]
@@ -55,7 +56,7 @@ class IpsetConnection:
         result = []
         for payload in self._headers():
             parts = parts_of(payload, 4)
-            name, kind = _text(parts[_SETNAME]), _text(parts[_TYPENAME])
+            name, kind = text_of(parts[_SETNAME]), text_of(parts[_TYPENAME])
             header = parts_of(parts.get(_DATA, b""))
             result.append(
                 IpSet(
@@ -137,7 +138,7 @@ _NEW_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _NEW)
 def _member(element: dict[int, bytes]) -> str:
     """Return a member as `ipset save` prints it, as far as types of one address, a port, or a name go."""
     if _MEMBER in element:
-        return _text(element[_MEMBER])
+        return text_of(element[_MEMBER])
     words = []
     if _IP in element:
         ((_kind, address), *_) = attributes(element[_IP])
@@ -152,7 +153,3 @@ def _member(element: dict[int, bytes]) -> str:
 
 def _name(name: str) -> bytes:
     return attribute(_SETNAME, name.encode("utf-8", "surrogateescape") + b"\0")
-
-
-def _text(data: bytes) -> str:
-    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")

@@ -26,6 +26,7 @@ __all__ = [
     "message",
     "named_messages",
     "parts_of",
+    "text_of",
 ]
 
 NETLINK_ROUTE, NETLINK_NETFILTER, NETLINK_GENERIC = 0, 12, 16
@@ -79,6 +80,11 @@ def attributes(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
 def parts_of(data: bytes, offset: int = 0) -> Attributes:
     """Return the payloads of attributes by type, of each type the last."""
     return dict(attributes(data, offset))
+
+
+def text_of(data: bytes) -> str:
+    """Return a name as text; what is no UTF-8 in it comes back as it was when the text is encoded alike."""
+    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
 
 
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:

@@ -19,7 +19,7 @@ from ..model import Family
 from ._handler import Handler, NetNs, connect
 from ._link_events import LinkEvents
 from ._namespace import Namespace
-from ._netlink import NLA_F_NESTED, attribute, attributes, parts_of
+from ._netlink import NLA_F_NESTED, attribute, attributes, parts_of, text_of
 from ._rtnl import RouteConnection
 
 __all__ = ["MARK", "IpAddress", "NextHop", "Port", "PortConnection", "PortHandler"]
@@ -239,12 +239,12 @@ def _port(payload: bytes) -> Port:
     parts = parts_of(payload, 16)
     info = parts_of(parts.get(_LINKINFO, b""))
     on_bridge = info.get(_SLAVE_KIND, b"").rstrip(b"\0") == b"bridge"
-    names = (_text(name) for kind, name in attributes(parts.get(_PROP_LIST, b"")) if kind == _ALT_IFNAME)
+    names = (text_of(name) for kind, name in attributes(parts.get(_PROP_LIST, b"")) if kind == _ALT_IFNAME)
     namespace = parts.get(_LINK_NETNSID)
     return Port(
         index=index,
-        name=_text(parts.get(_IFNAME, b"")),
-        kind=_text(info.get(_KIND, b"")),
+        name=text_of(parts.get(_IFNAME, b"")),
+        kind=text_of(info.get(_KIND, b"")),
         peer=struct.unpack("=I", parts.get(_LINK, bytes(4)))[0],
         peer_namespace=None if namespace is None else struct.unpack("=i", namespace)[0],
         master=struct.unpack("=I", parts.get(_MASTER, bytes(4)))[0],
@@ -252,7 +252,3 @@ def _port(payload: bytes) -> Port:
         hairpin=on_bridge and any(parts_of(info.get(_SLAVE_DATA, b"")).get(_BRIDGE_MODE, b"")),
         marks=tuple(name for name in names if name.startswith(MARK)),
     )
-
-
-def _text(data: bytes) -> str:
-    return os.fsdecode(data.rstrip(b"\0"))

@@ -9,12 +9,13 @@ import errno
 import ipaddress
 import struct
 import sys
+from typing import Protocol
 
 import attrs
 
 from ..errors import KernelError
 from ..model import Address, Family, Link, PolicyRule, Route
-from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, parts_of
+from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, parts_of, text_of
 
 __all__ = ["RouteConnection"]
 
@@ -27,6 +28,16 @@ _MULTIPATH, _VIA, _ENCAP, _NEXTHOP_ID = 9, 18, 22, 30
 _FAMILIES = {2: Family.IPV4, 10: Family.IPV6}
 _TUNNELS = frozenset({"ipip", "ip6tnl"})
 _TRIES = 20
+
+
+class _Indexed(Protocol):
+    @property
+    def index(self) -> int: ...
+
+
+class _Dumped(Protocol):
+    @property
+    def raw(self) -> bytes: ...
 
 
 class RouteConnection:
@@ -60,10 +71,10 @@ class RouteConnection:
             (index,) = struct.unpack_from("=4xi", payload)
             parts = parts_of(payload, 16)
             info = parts_of(parts.get(18, b""))
-            kind = _text(info.get(1, b""))
+            kind = text_of(info.get(1, b""))
             data = parts_of(info.get(2, b"")) if kind in _TUNNELS else {}
             link = Link(
-                name=_text(parts[3]),
+                name=text_of(parts[3]),
                 kind=kind,
                 index=index,
                 remote=str(ipaddress.ip_address(data[3])) if 3 in data else None,
@@ -115,16 +126,16 @@ class RouteConnection:
                 raise KernelError(errno.EEXIST, what)
         raise KernelError(errno.ENOENT, "policy rule")
 
-    def delete_route(self, route: Route) -> None:
+    def delete_route(self, route: _Dumped) -> None:
         """Delete a route, compared by every field. Raises KernelError (ESRCH if it is gone)."""
         # State that the kernel reports but does not take: flags such as "link down".
         self._netlink.request(_DEL_ROUTE, route.raw[:8] + bytes(4) + route.raw[12:])
 
-    def delete_address(self, address: Address) -> None:
-        """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone)."""
+    def delete_address(self, address: _Dumped) -> None:
+        """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone, ENODEV if its link is)."""
         self._netlink.request(_DEL_ADDRESS, address.raw)
 
-    def delete_link(self, link: Link) -> None:
+    def delete_link(self, link: _Indexed) -> None:
         """Delete a link by its index, which no other gets. Raises KernelError (ENODEV if it is gone)."""
         self._netlink.request(_DEL_LINK, struct.pack("=B3xiII", 0, link.index, 0, 0))
 
@@ -170,7 +181,3 @@ def _route(payload: bytes, family: Family, names: dict[int, str]) -> Route:
         device=names.get(int.from_bytes(parts[4], sys.byteorder)) if 4 in parts else None,
         raw=payload,
     )
-
-
-def _text(data: bytes) -> str:
-    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")

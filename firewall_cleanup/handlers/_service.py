@@ -14,14 +14,24 @@ from collections.abc import Iterable
 from ..errors import KernelError
 from ..model import Family
 from ..service_state import ADDRESS_PROTOCOL, LINK_GROUP, LocalRoute, NodeAddress, NodeLink, Wanted, link_mark
-from ._netlink import NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NLMSG_ERROR, attribute, attributes, message, parts_of
+from ._netlink import (
+    NLA_F_NESTED,
+    NLM_F_ACK,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+    attribute,
+    attributes,
+    message,
+    parts_of,
+    text_of,
+)
 from ._rtnl import RouteConnection
 
 __all__ = ["ServiceConnection"]
 
-_NEW_LINK, _DEL_LINK, _GET_LINK, _NEW_LINK_PROPERTY = 16, 17, 18, 108
+_NEW_LINK, _GET_LINK, _NEW_LINK_PROPERTY = 16, 18, 108
 _NEW_ADDRESS, _DEL_ADDRESS, _GET_ADDRESS = 20, 21, 22
-_NEW_ROUTE, _DEL_ROUTE, _GET_ROUTE = 24, 25, 26
+_NEW_ROUTE, _GET_ROUTE = 24, 26
 _REPLACE, _EXCLUSIVE, _CREATE, _APPEND = 0x100, 0x200, 0x400, 0x800
 _LOCAL_TABLE, _LOCAL, _PROTOCOL_KERNEL, _SCOPE_HOST = 255, 2, 2, 254
 _SCOPE_LINK = 253
@@ -103,16 +113,12 @@ class ServiceConnection(RouteConnection):
         for payload in self._dump(_GET_LINK, bytes(16)):
             parts = parts_of(payload, 16)
             if parts.get(_BELOW) == below and _BELOW_NAMESPACE not in parts:
-                found.append(_text(parts[3]))
+                found.append(text_of(parts[3]))
         return found
 
     def set_link_up(self, link: NodeLink) -> None:
         """Set a link up. Raises KernelError."""
         self._send((_NEW_LINK, 0, struct.pack("=BxHiII", 0, 0, link.index, _UP, _UP)))
-
-    def delete_node_link(self, link: NodeLink) -> None:
-        """Delete a link by its index. Raises KernelError (ENODEV if it is gone)."""
-        self._send((_DEL_LINK, 0, struct.pack("=BxHiII", 0, 0, link.index, 0, 0)))
 
     # addresses
 
@@ -160,10 +166,6 @@ class ServiceConnection(RouteConnection):
         """
         self._send((_NEW_ADDRESS, _REPLACE, _address(link, wanted)))
 
-    def delete_node_address(self, address: NodeAddress) -> None:
-        """Delete an address. Raises KernelError (EADDRNOTAVAIL if it is gone, ENODEV if its link is)."""
-        self._send((_DEL_ADDRESS, 0, address.raw))
-
     # routes
 
     def local_routes(self, link: NodeLink, family: Family, address: str) -> tuple[LocalRoute, ...]:
@@ -195,10 +197,6 @@ class ServiceConnection(RouteConnection):
         )
         head = struct.pack("=8BI", 2, 32, 0, 0, _LOCAL_TABLE, _PROTOCOL_KERNEL, _SCOPE_HOST, _LOCAL, 0)
         self._send((_NEW_ROUTE, _CREATE | _APPEND, head + parts))
-
-    def delete_local_route(self, route: LocalRoute) -> None:
-        """Delete a route, compared by every field. Raises KernelError (ESRCH if it is gone)."""
-        self._send((_DEL_ROUTE, 0, route.raw[:8] + bytes(4) + route.raw[12:]))
 
     def lookup(self, family: Family, address: str) -> int:
         """Return the type of the route to an address, 2 for local. Raises KernelError if there is none."""
@@ -245,22 +243,18 @@ def _link(payload: bytes) -> NodeLink:
     info = parts_of(parts.get(18, b""))
     return NodeLink(
         index=index,
-        name=_text(parts[3]),
-        kind=_text(info.get(1, b"")),
+        name=text_of(parts[3]),
+        kind=text_of(info.get(1, b"")),
         flags=flags,
         group=int.from_bytes(parts.get(_GROUP, b""), sys.byteorder),
         other_names=_names(attributes(parts.get(_PROPERTIES, b""))),
-        port_of=_text(info.get(4, b"")),
+        port_of=text_of(info.get(4, b"")),
     )
 
 
 def _names(properties: Iterable[tuple[int, bytes]]) -> tuple[str, ...]:
-    return tuple(_text(data) for kind, data in properties if kind == _OTHER_NAME)
+    return tuple(text_of(data) for kind, data in properties if kind == _OTHER_NAME)
 
 
 def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape") + b"\0"
-
-
-def _text(data: bytes) -> str:
-    return data.rstrip(b"\0").decode("utf-8", "surrogateescape")

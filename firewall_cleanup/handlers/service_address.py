@@ -85,7 +85,7 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
 
     def remove_device(self, link: NodeLink) -> None:
         """Delete a link; one that is gone is no error. Raises KernelError."""
-        _try(self._kernel.delete_node_link, link, so_already=errno.ENODEV)
+        _try(self._kernel.delete_link, link, so_already=errno.ENODEV)
 
     # addresses
 
@@ -109,7 +109,7 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
         if step is Step.ADD_ROUTE:
             return _try(kernel.add_local_route, link, wanted.address, so_already=errno.EEXIST)
         if step is Step.DROP_ROUTE:
-            gone = [_try(kernel.delete_local_route, r, so_already=errno.ESRCH) for r in wrong_routes(wanted, seen)]
+            gone = [_try(kernel.delete_route, r, so_already=errno.ESRCH) for r in wrong_routes(wanted, seen)]
             return any(gone)
         new = link.made_as is None and not kernel_keeps_protocol() and self._records.add(link.index, wanted.address)
         if step is Step.ADD or here is None:
@@ -142,7 +142,7 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
 
     def remove(self, address: NodeAddress, text: str) -> bool:
         """Delete an address; tell whether it was still there. Raises KernelError."""
-        removed = _try(self._kernel.delete_node_address, address, so_already=errno.EADDRNOTAVAIL)
+        removed = _try(self._kernel.delete_address, address, so_already=errno.EADDRNOTAVAIL)
         self.forget(address.index, text)
         return removed
 
@@ -178,10 +178,7 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
 
     def events(self, device: str, addresses: Iterable[str]) -> ServiceEvents:
         """Subscribe to the events that may concern addresses on a device. Raises KernelError."""
-        try:
-            return self.namespace.run(ServiceEvents, device, addresses)
-        except OSError as error:
-            raise KernelError(error.errno or 0, "rtnetlink events") from error
+        return self.namespace.run(ServiceEvents, device, addresses)
 
 
 def _bind(family: Family, address: str) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from legacy_node import LegacyNode, opened
 from pods import Node
 from scenes import Scene
 from script_runs import Two
+from wires import parse
 
 from firewall_cleanup import Family, service_state
-from firewall_cleanup.handlers._service import ServiceConnection
+from firewall_cleanup.handlers._netlink import NetlinkSocket
 from firewall_cleanup.testing.namespaces import Sandbox
+
+_READING = 2  # of the types of rtnetlink, which go by fours: new, delete, get, set
 
 
 @pytest.fixture(params=list(Family))
@@ -54,11 +56,13 @@ def two(new_sandbox: Callable[..., Sandbox]) -> Two:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """What was sent to change something: the types of the messages of each datagram."""
     found: list[tuple[int, ...]] = []
-    original = ServiceConnection._send
+    original = NetlinkSocket.send
 
-    def send(self: ServiceConnection, *messages: Any) -> None:
-        found.append(tuple(message[0] for message in messages))
-        original(self, *messages)
+    def send(self: NetlinkSocket, data: bytes) -> None:
+        kinds = tuple(kind for kind, _flags, _sequence, _payload in parse(data))
+        if any(kind % 4 != _READING for kind in kinds):
+            found.append(kinds)
+        original(self, data)
 
-    monkeypatch.setattr(ServiceConnection, "_send", send)
+    monkeypatch.setattr(NetlinkSocket, "send", send)
     return found

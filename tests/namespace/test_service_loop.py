@@ -125,6 +125,14 @@ def test_a_wait_without_events(sandbox: Sandbox) -> None:
     assert loop.end().ok
 
 
+def test_a_burst_of_events_is_kept(sandbox: Sandbox) -> None:
+    """More than the kernel keeps for an ordinary socket."""
+    with inside(sandbox) as namespace, namespace.run(lambda: ServiceEvents(DEVICE, PAIR)) as events:
+        sandbox.run("ip link add d7 type bridge")
+        sandbox.run("ip -batch -", input="".join(f"link set d7 alias a{n}\n" for n in range(400)))
+        assert not events.drain(0)  # it missed none, and none concerns it
+
+
 def test_missed_events_are_as_good_as_events(sandbox: Sandbox) -> None:
     make(sandbox, "bridge")
     with inside(sandbox) as namespace:

@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator
 from firewall_cleanup import Family, cli
 from firewall_cleanup.handlers import _made
 from firewall_cleanup.handlers._made import MadeAddresses
+from firewall_cleanup.handlers._service import ServiceConnection
 from firewall_cleanup.service_address import _Pace, _wait, ensure_service_address, run_service_address
 from firewall_cleanup.service_command import _duration, address_lines, ensure_address, make_parser
 from firewall_cleanup.service_report import AddressOutcome, AddressStatus, DeviceStatus, ServiceAddressReport
@@ -303,6 +304,14 @@ def test_other_stops() -> None:
     event.set()
     assert is_stopped(event)
     assert is_stopped(event.is_set)
+
+
+# how the kernel is spoken to
+
+
+def test_deleting_is_that_of_the_cleanup() -> None:
+    """One way to name to the kernel what is to go: what compares every field is not written twice."""
+    assert [name for name in vars(ServiceConnection) if name.startswith("delete")] == []
 
 
 # records
