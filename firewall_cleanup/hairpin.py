@@ -61,6 +61,7 @@ def ensure_hairpin(
     Raises:
         ValueError: not exactly one of the first five is given, or it cannot be one; NamespaceError (a ValueError) if
             there is no such `netns`, or `pod_netns` is no network namespace.
+        KernelError: no netlink socket could be opened.
 
     """
     target, find = target_of(bridge, pid, pod_netns, interface, endpoint)
@@ -209,6 +210,7 @@ def _ensure(ports: PortConnection, port: Port, note: str) -> HairpinOutcome:
 
     In this order a kill in between leaves no port that is on without a note. The note is put on an index, which may
     be another link's by then, so the link is looked at again; from then on the note tells that it is the same one.
+    It is taken back only while we cannot have turned the mode on.
     """
     noted = turned = False
     refusal = _CHANGES
@@ -221,12 +223,13 @@ def _ensure(ports: PortConnection, port: Port, note: str) -> HairpinOutcome:
             if not now.on_bridge:
                 return outcome_of(now, HairpinStatus.NOT_A_PORT, "it was taken from its bridge meanwhile")
             if now.hairpin and turned and ours:
-                noted = False
                 return _done(ports, now, HairpinStatus.ENABLED)
             if now.hairpin:  # perhaps only just, by somebody who was faster: then it is his
                 return _done(ports, now, HairpinStatus.ON)
+            before = noted
             try:
                 if ours:
+                    noted = False  # whatever comes from here on, it may be on by us
                     ports.set_hairpin(note, on=True)
                     turned = True
                 elif ports.other_end(now)[1]:
@@ -235,6 +238,7 @@ def _ensure(ports: PortConnection, port: Port, note: str) -> HairpinOutcome:
                 else:
                     return outcome_of(port, HairpinStatus.GONE)
             except KernelError as error:
+                noted = before and error.errno in _REFUSED
                 refusal = _passing(error)
         return outcome_of(port, HairpinStatus.FAILED, refusal)
     finally:
@@ -289,10 +293,14 @@ def _plan(ports: PortConnection, port: Port) -> HairpinOutcome:
 
 
 _CHANGES = "it changes faster than it can be set"
+# The next reading says why: the port went, was detached, or another was faster.
+_CROSSED = frozenset({errno.ENODEV, errno.EOPNOTSUPP, errno.EEXIST, errno.EINVAL})
+# Nothing was set then. Another error may be about the answer alone (ENOBUFS).
+_REFUSED = _CROSSED | {errno.EPERM, errno.EACCES}
 
 
 def _passing(error: KernelError) -> str:
-    """Return what was refused if the next reading says why: the port went, was detached, or another was faster."""
-    if error.errno in {errno.ENODEV, errno.EOPNOTSUPP, errno.EEXIST, errno.EINVAL}:
+    """Return what was refused if the next reading says why."""
+    if error.errno in _CROSSED:
         return error.strerror or str(error)
     raise error

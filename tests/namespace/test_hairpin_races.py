@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,63 @@ def test_two_at_a_time_leave_one_note(node: Node, meanwhile):
     assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "already-on"}
     assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (True, 1)
     assert statuses(undo_hairpin(netns=node.path)) == {"veth7": "put-back"}
+
+
+@pytest.mark.parametrize("error", [KernelError(errno.ENOBUFS, "netlink receive"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["set_hairpin", "port"])
+def test_what_ends_it_after_it_was_turned_on_leaves_the_note(
+    node: Node, monkeypatch, step: str, error: BaseException
+):
+    """In the answer to the change, or in the reading after it."""
+    node.pod(7)
+    original = getattr(PortConnection, step)
+
+    def fail(self: PortConnection, *args: Any, **options: Any) -> Any:
+        found = original(self, *args, **options)
+        if node.hairpin("veth7"):
+            raise error
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PortConnection, step, fail)
+        if isinstance(error, KernelError):
+            assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "failed"}
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                ensure(node, bridge=BRIDGE)
+    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (True, 1)
+    assert statuses(undo_hairpin(netns=node.path)) == {"veth7": "put-back"}
+    assert (node.hairpin("veth7"), node.notes("veth7")) == (False, [])
+
+
+def test_somebody_who_turns_it_off_each_time_leaves_the_note(node: Node, monkeypatch):
+    """The last time it was turned on may not have been seen by him."""
+    node.pod(7)
+    original, left = PortConnection.set_hairpin, 20
+
+    def contest(self: PortConnection, mark: str, *, on: bool) -> None:
+        nonlocal left
+        left -= 1
+        original(self, mark, on=on)
+        if left >= 20 - 10:  # of twelve rounds one makes the note, so the last one is not contested
+            node.set_hairpin("veth7", "off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PortConnection, "set_hairpin", contest)
+        assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "failed"}
+    assert (node.hairpin("veth7"), len(node.notes("veth7"))) == (True, 1)
+    assert statuses(undo_hairpin(netns=node.path)) == {"veth7": "put-back"}
+
+
+def test_a_plain_refusal_takes_the_note_back(node: Node, monkeypatch):
+    node.pod(7)
+
+    def refuse(self: PortConnection, mark: str, *, on: bool) -> None:
+        raise KernelError(errno.EPERM, "netlink request")
+
+    monkeypatch.setattr(PortConnection, "set_hairpin", refuse)
+    assert statuses(ensure(node, bridge=BRIDGE)) == {"veth7": "denied"}
+    assert node.notes("veth7") == []
 
 
 def test_one_port_that_fails_does_not_stop_the_others(node: Node, monkeypatch):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 from wires import Wire, parse
 
-from firewall_cleanup import HairpinOutcome, HairpinReport, HairpinStatus, cli
+from firewall_cleanup import HairpinOutcome, HairpinReport, HairpinStatus, cli, ensure_hairpin, undo_hairpin
 from firewall_cleanup.errors import KernelError
 from firewall_cleanup.hairpin_cli import hairpin_parser
 from firewall_cleanup.hairpin_text import hairpin_lines
@@ -203,6 +203,18 @@ def test_stopping_comes_first():
 def test_a_descriptor_is_taken_as_it_is():
     with readable_at(7) as descriptor:
         assert descriptor == 7
+
+
+def test_what_is_raised_without_a_socket_is_said(monkeypatch):
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(_netlink.socket, "socket", none)
+    for function in (ensure_hairpin, undo_hairpin):
+        with pytest.raises(KernelError):
+            function(bridge="br0")
+    assert "KernelError: " in (ensure_hairpin.__doc__ or "").partition("Raises:")[2]
+    assert "raises as `ensure_hairpin`" in (undo_hairpin.__doc__ or "")
 
 
 # words
