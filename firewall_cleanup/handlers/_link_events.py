@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -62,11 +63,14 @@ class LinkEvents(Closing):
         poll = select.poll()
         poll.register(self._netlink.fileno(), select.POLLIN)
         poll.register(stop, select.POLLIN)
+        # Events that do not matter must not put the end off: a busy node has them all the time.
+        deadline = None if seconds is None else time.monotonic() + seconds
         while True:
-            ready = dict(poll.poll(None if seconds is None else seconds * 1000))
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = dict(poll.poll(None if left is None else left * 1000))
             if stop in ready:
                 return False
-            if not ready or self._happened(matters):
+            if not ready or self._happened(matters) or left == 0:
                 return True
 
     def _happened(self, matters: LinkEvent) -> bool:

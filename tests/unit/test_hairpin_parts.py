@@ -7,6 +7,7 @@ import ipaddress
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -191,6 +192,30 @@ def test_other_errors_are_told():
 
 def test_the_time_may_be_over():
     assert ask(Events(), seconds=0) == (True, [])
+
+
+class Busy(Events):
+    """There is always an event of a link that does not matter, each in a wait of its own."""
+
+    asked, latest = 0, 0.0
+
+    def recv(self, size: int, flags: int) -> bytes:
+        self.asked += 1
+        if self.asked % 2 == 0:
+            raise BlockingIOError(errno.EAGAIN, "nothing")
+        assert time.monotonic() < self.latest, "it waits for ever"
+        return message(16, 0, 0, link(index=1))
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2])
+def test_events_that_do_not_matter_do_not_put_the_end_off(seconds: float):
+    events = Busy(link(index=1))
+    before = time.monotonic()
+    events.latest = before + 20
+    found, asked = ask(events, seconds=seconds)
+    assert found
+    assert {index for index, _, _ in asked} == {1}
+    assert time.monotonic() - before >= seconds
 
 
 def test_stopping_comes_first():
