@@ -171,7 +171,8 @@ def _remove_link(handler: ServiceAddressHandler, link: NodeLink) -> tuple[Device
 
 def _refusal(error: KernelError, family: Family, link: NodeLink) -> str:
     if family is Family.IPV6 and error.errno == errno.EACCES:
-        return f"IPv6 is switched off on {link.name}: sysctl -w net.ipv6.conf.{link.name}.disable_ipv6=0"
+        # With slashes, as a name may have dots in it.
+        return f"IPv6 is switched off on {link.name}: sysctl -w net/ipv6/conf/{link.name}/disable_ipv6=0"
     if family is Family.IPV6 and error.errno in {errno.EOPNOTSUPP, errno.EAFNOSUPPORT}:
         return "the kernel runs without IPv6"
     return _words(error)
