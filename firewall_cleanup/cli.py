@@ -13,11 +13,11 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ._version import __version__
 from .controllers import COMPONENTS, check, cleanup, collect, plan_from, restore
-from .errors import BackupError, BundleError, NamespaceError, RootError
+from .errors import BackupError, BundleError, KernelError, NamespaceError, RootError
 from .model import Controller, Family
 from .report import CleanupReport
 from .words import escape
@@ -33,6 +33,7 @@ __all__ = [
     "fail",
     "main",
     "noted_signals",
+    "print_error",
     "print_text",
     "run_cleanup_config",
     "while_read",
@@ -126,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run:\n"
         "the plan was made), 1 residue or gaps, 2 usage, 128 + number after a signal.\n"
         f"Duties of a node are commands of their own, each with --help:\n{', '.join(SUBCOMMANDS)}.",
+        allow_abbrev=False,  # a slip must not change anything
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")
@@ -342,10 +344,18 @@ def _restore(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def fail(error: NamespaceError | RootError | BackupError | BundleError | str) -> int:
-    """Print an error and return the exit status for it: 2, or 1 where a right is missing."""
-    print(f"firewall-cleanup: {escape(str(error))}", file=sys.stderr)
+def fail(error: NamespaceError | RootError | BackupError | BundleError | KernelError | str) -> int:
+    """Print an error and return the exit status for it: 2, or 1 where a right is missing or the kernel refused."""
+    print_error(str(error.strerror if isinstance(error, KernelError) else error))
+    if isinstance(error, KernelError):
+        return 1
     return 1 if isinstance(error, NamespaceError) and error.errno in {errno.EPERM, errno.EACCES} else 2
+
+
+def print_error(text: str) -> None:
+    """Print a line of what is wrong to standard error, if there is somebody who reads it."""
+    with while_read(sys.stderr):
+        print(f"firewall-cleanup: {escape(text)}", file=sys.stderr)
 
 
 def _families(args: argparse.Namespace) -> list[Family] | None:
@@ -393,14 +403,15 @@ def _print_script(reports: Iterable[CleanupReport], args: argparse.Namespace) ->
 
 
 @contextmanager
-def while_read() -> Iterator[None]:
-    """Print what is inside, for as long as there is somebody who reads it."""
+def while_read(stream: TextIO | None = None) -> Iterator[None]:
+    """Print what is inside to a stream (standard output), for as long as there is somebody who reads it."""
+    place = sys.stdout if stream is None else stream
     try:
         yield
-        sys.stdout.flush()
+        place.flush()
     except BrokenPipeError:
         # The reader has gone; the work is done and its status still counts.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), place.fileno())
 
 
 def _lines(report: CleanupReport | RestoreReport | Collected, *, verbose: bool) -> Iterator[Line]:

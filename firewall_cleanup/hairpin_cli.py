@@ -23,6 +23,7 @@ def hairpin_parser() -> argparse.ArgumentParser:
         description="Turn on the hairpin mode of the bridge port of a pod, or of all pods of a bridge, so that a pod"
         " reaches itself through the address of its service.",
         epilog="Exit status: 0 the state is as wanted, 1 it is not, 2 usage.",
+        allow_abbrev=False,  # a slip must not change anything
     )
     target = result.add_argument_group("which ports (one of them)").add_mutually_exclusive_group()
     target.add_argument("--bridge", metavar="NAME", help="all veth ports of this bridge")
@@ -60,11 +61,8 @@ def hairpin_main(arguments: Sequence[str]) -> int:
         parser.error("one of --bridge, --pid, --pod-netns, --interface, --endpoint and --undo is needed")
     try:
         return _run(args)
-    except NamespaceError as error:
+    except (NamespaceError, KernelError) as error:
         return fail(error)
-    except KernelError as error:
-        fail(str(error.strerror))
-        return 1
     except ValueError as error:
         return fail(str(error))
 

@@ -6,12 +6,11 @@ import argparse
 import json
 import math
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .cli import fail, noted_signals, while_read
-from .errors import FirewallCleanupError, NamespaceError
+from .cli import fail, noted_signals, print_error, while_read
+from .errors import KernelError, NamespaceError
 from .service_address import ensure_service_address, remove_service_address, run_service_address
 from .service_report import AddressStatus, ServiceAddressReport
 from .service_state import SCOPES, check_device, parse_address
@@ -29,6 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="firewall-cleanup ensure-address",
         description="Make addresses of this node usable for a local service: on the device, with their local route.",
         epilog="Exit status: 0 the state is as wanted, 1 it is not, 2 usage. With --daemon it is that at the end.",
+        allow_abbrev=False,  # a slip must not change anything
     )
     add = parser.add_argument
     add(
@@ -99,11 +99,8 @@ def ensure_address(arguments: Sequence[str] | None = None) -> int:
         parser.error("argument --sync-interval: it goes with --daemon")
     try:
         return _run(args, alone=alone)
-    except NamespaceError as error:
+    except (NamespaceError, KernelError) as error:
         return fail(error)
-    except FirewallCleanupError as error:
-        fail(str(error))
-        return 1
 
 
 def _run(args: argparse.Namespace, *, alone: bool) -> int:
@@ -144,7 +141,7 @@ def _print(report: ServiceAddressReport, args: argparse.Namespace) -> None:
                 print(escape(line))
     if args.output == "text":
         for problem in report.problems:
-            print(f"firewall-cleanup: {escape(problem)}", file=sys.stderr, flush=True)
+            print_error(problem)
 
 
 def address_lines(report: ServiceAddressReport) -> Iterator[str]:

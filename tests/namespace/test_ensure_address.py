@@ -154,6 +154,25 @@ def test_a_daemon_that_was_killed(sandbox: Sandbox) -> None:
     assert state(sandbox) == before
 
 
+def test_a_daemon_whose_errors_nobody_reads_goes_on_and_cleans_up(sandbox: Sandbox) -> None:
+    make(sandbox, "bridge")
+    before = state(sandbox)
+    with daemon(sandbox, "--cleanup") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stderr.close()
+        assert [process.stdout.readline() for _ in PAIR] == [f"{address} on d0: added\n" for address in PAIR]
+        for _ in range(2):
+            shell(sandbox, "ip rule del pref 0")
+            assert process.stdout.readline() == f"{V6} on d0: present\n"  # IPv4 is the other one's line
+            shell(sandbox, "ip rule add pref 0 lookup local")
+            assert [process.stdout.readline() for _ in PAIR] == [f"{address} on d0: present\n" for address in PAIR]
+        process.terminate()
+        assert process.stdout.read() == "".join(f"{address} on d0: removed\n" for address in PAIR)
+        assert process.wait(60) == 0
+    assert state(sandbox) == before
+
+
 def test_a_daemon_says_what_is_wrong_and_ends_with_it(sandbox: Sandbox) -> None:
     make(sandbox, "bridge")
     shell(sandbox, "ip rule del pref 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from firewall_cleanup import Family, cli
-from firewall_cleanup.handlers import _made
+from firewall_cleanup.handlers import _made, _netlink
 from firewall_cleanup.handlers._made import MadeAddresses
 from firewall_cleanup.handlers._service import ServiceConnection
 from firewall_cleanup.service_address import _Pace, _wait, ensure_service_address, run_service_address
@@ -409,6 +410,62 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], options: list[str], wor
     out, err = capsys.readouterr()
     assert (status, out) == (2, "")
     assert word in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ensure-address", "--ip-address", V4, "--interface", "lo", "--netns", "/no/such", "--clean"],
+        ["ensure-address", "--ip", V4, "--interface", "lo", "--netns", "/no/such"],
+        ["ensure-hairpin", "--netns", "/no/such", "--und"],
+        ["ensure-hairpin", "--netns", "/no/such", "--bri", "br0"],
+        ["--netns", "/no/such", "--cleanup"],
+    ],
+    ids=" ".join,
+)
+def test_a_part_of_an_option_is_none(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "unrecognized arguments" in last or "are required" in last
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ensure-address", "--ip-address", V4, "--interface", "lo", "--cleanup"],
+        ["ensure-address", "--ip-address", V4, "--interface", "lo"],
+        ["ensure-hairpin", "--undo"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_kernel_refuses_is_said_in_one_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(_netlink.socket, "socket", none)
+    assert cli.main(words) == 1
+    assert capsys.readouterr().err == "firewall-cleanup: rtnetlink: Too many open files\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--cleanup-config"],
+        ["ensure-address", "--ip-address", V4, "--interface", "lo"],
+        ["ensure-hairpin", "--undo"],
+    ],
+    ids=" ".join,
+)
+def test_errors_that_nobody_reads_keep_their_status(words: list[str]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "firewall_cleanup", *words, "--netns", "/no/such"]
+    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stdout) == (2, b"")
 
 
 def test_subcommands_are_imported_when_they_are_used() -> None:
