@@ -87,8 +87,9 @@ def ensure_service_address(
 def remove_service_address(address: Addresses, device: str, *, netns: NetNs = None) -> ServiceAddressReport:
     """Undo `ensure_service_address`: remove the addresses from the device if we put them there, and what we made.
 
-    The device goes if we made it, and nobody else uses it. What is gone already is as wanted; an address that
-    somebody else put there is left, and its status says so. Again changes nothing.
+    The device goes if we made it, and nobody else uses it, as far as that can be seen: not every link on it in
+    another network namespace can. What is gone already is as wanted; an address that somebody else put there is
+    left, and its status says so. Again changes nothing.
 
     Args:
         address: as for `ensure_service_address`.

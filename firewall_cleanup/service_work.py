@@ -159,7 +159,10 @@ def _remove_elsewhere(
 
 
 def _remove_link(handler: ServiceAddressHandler, link: NodeLink) -> tuple[DeviceStatus, str]:
-    """Remove a link that we made, unless something is on it; return what became of it, and why if it stays."""
+    """Remove a link that we made, unless something is on it; return what became of it, and why if it stays.
+
+    A link on it in a network namespace that ours has no number for is not seen, and goes with it.
+    """
     holders = handler.holders(link)
     if holders:
         return DeviceStatus.IN_USE, f"it stays, as this tool did not make what is on it: {', '.join(holders)}"

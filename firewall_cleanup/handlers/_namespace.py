@@ -53,6 +53,10 @@ class Namespace:
         """Whether the calling thread is in this namespace."""
         return _identity(Path(_OWN).stat()) == self.identity
 
+    def fileno(self) -> int:
+        """Return the descriptor that holds it open."""
+        return self._descriptor
+
     def run(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function inside the namespace and return what it returns."""
         if self._executor is None:

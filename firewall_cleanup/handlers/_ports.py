@@ -29,9 +29,9 @@ MARK = "hairpin-by-firewall-cleanup-"
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# linux/rtnetlink.h, if_link.h, if_addr.h, neighbour.h, net_namespace.h
+# linux/rtnetlink.h, if_link.h, if_addr.h, neighbour.h
 _NEW_LINK, _GET_LINK, _GET_ADDRESS, _GET_ROUTE, _GET_NEIGHBOUR = 16, 18, 22, 26, 30
-_GET_NAMESPACE_ID, _NEW_NAME, _DEL_NAME = 90, 108, 109
+_NEW_NAME, _DEL_NAME = 108, 109
 _IFNAME, _LINK, _MASTER, _LINKINFO, _EXT_MASK, _LINK_NETNSID = 3, 5, 10, 18, 29, 37
 _TARGET_NETNSID, _PROP_LIST, _ALT_IFNAME = 46, 52, 53
 _KIND, _SLAVE_KIND, _SLAVE_DATA, _BRIDGE_MODE = 1, 4, 5, 4
@@ -104,15 +104,6 @@ class PortConnection(RouteConnection):
         # A kernel that does not filter gives more.
         ports = map(_port, self._dump(_GET_LINK, bytes(16) + wanted))
         return [port for port in ports if port.kind == "veth" and bridge in {None, port.master}]
-
-    def namespace_id(self, descriptor: int) -> int | None:
-        """Return the number by which this namespace knows another one, None if it does not: no link leads there.
-
-        Raises KernelError (EINVAL if the descriptor is none of a network namespace).
-        """
-        answer = self._netlink.request(_GET_NAMESPACE_ID, bytes(4) + attribute(3, struct.pack("=i", descriptor)))
-        (number,) = struct.unpack("=i", parts_of(answer or b"", 4).get(1, b"\xff" * 4))
-        return number if number >= 0 else None
 
     def other_end(self, port: Port) -> tuple[Port | None, bool]:
         """Return the other end of a veth, and whether both ends say that they belong together.

@@ -21,6 +21,7 @@ __all__ = ["RouteConnection"]
 
 _GET_LINK, _DEL_LINK, _GET_ADDRESS, _DEL_ADDRESS = 18, 17, 22, 21
 _GET_ROUTE, _DEL_ROUTE, _GET_RULE, _DEL_RULE = 26, 25, 34, 33
+_GET_NAMESPACE_ID = 90
 _RULE_TO_TABLE = 1
 # Attributes of a rule that say nothing beyond `from`, `fwmark` and `lookup`; 14 and 13 are limits, -1 for none.
 _RULE_KNOWN = frozenset({2, 6, 10, 13, 14, 15, 16, 18, 21})
@@ -63,6 +64,20 @@ class RouteConnection:
             if not torn:
                 return payloads
         raise KernelError(errno.EAGAIN, "the node's network changes faster than it can be read")
+
+    def namespace_id(self, descriptor: int) -> int | None:
+        """Return the number by which this namespace knows another one, None if it does not: no link leads there.
+
+        Raises KernelError (EINVAL if the descriptor is none of a network namespace).
+        """
+        answer = self._netlink.request(_GET_NAMESPACE_ID, bytes(4) + attribute(3, struct.pack("=i", descriptor)))
+        (number,) = struct.unpack("=i", parts_of(answer or b"", 4).get(1, b"\xff" * 4))
+        return number if number >= 0 else None
+
+    def namespace_ids(self) -> list[int]:
+        """Return the numbers of all namespaces that this one knows. Raises KernelError."""
+        found = (parts_of(payload, 4).get(1, b"\xff" * 4) for payload in self._dump(_GET_NAMESPACE_ID, bytes(4)))
+        return [number for raw in found if (number := struct.unpack("=i", raw)[0]) >= 0]
 
     def links(self) -> tuple[Link, ...]:
         """Return all links. Raises KernelError."""

@@ -38,7 +38,8 @@ _SCOPE_LINK = 253
 _NODAD = 0x02
 _ADDRESS, _IFA_LOCAL, _LIFETIMES, _FLAGS, _PROTOCOL = 1, 2, 6, 8, 11
 _FOREVER = 0xFFFFFFFF
-_BELOW, _GROUP, _BELOW_NAMESPACE, _PROPERTIES, _OTHER_NAME = 5, 27, 37, 52, 53
+_BELOW, _GROUP, _BELOW_NAMESPACE, _TARGET_NAMESPACE, _PROPERTIES, _OTHER_NAME = 5, 27, 37, 46, 52, 53
+_VXLAN_BELOW = 3
 _DESTINATION, _OUTPUT, _SOURCE, _TABLE = 1, 4, 7, 15
 _UP = 1
 
@@ -107,14 +108,36 @@ class ServiceConnection(RouteConnection):
         if (now := self.link(index=link.index)) is not None and link_mark(device) in now.other_names:
             self._send((_NEW_LINK, 0, head + attribute(_GROUP, bytes(4))))
 
-    def links_on(self, link: NodeLink) -> list[str]:
-        """Return the names of links that would go with a link, as a VLAN on it. Raises KernelError."""
-        below, found = struct.pack("=i", link.index), []
-        for payload in self._dump(_GET_LINK, bytes(16)):
-            parts = parts_of(payload, 16)
-            if parts.get(_BELOW) == below and _BELOW_NAMESPACE not in parts:
-                found.append(text_of(parts[3]))
+    def links_on(self, link: NodeLink, namespace: int) -> list[str]:
+        """Return the names of links that would go with a link, as a VLAN on it; the descriptor is of our namespace.
+
+        Also of those in namespaces that ours has a number for, as it has once a link went from here to there, if we
+        may look into them. The kernel tells of no others: one may have been made there, or have gone on to a third.
+        Raises KernelError.
+        """
+        found = [text_of(parts[3]) for parts in self._links_over(link) if _BELOW_NAMESPACE not in parts]
+        for number in self.namespace_ids():
+            try:
+                others = self._links_over(link, number)
+            except KernelError as error:
+                # It has gone, or belongs to another user.
+                if error.errno not in {errno.EINVAL, errno.EPERM, errno.EACCES}:
+                    raise
+                continue
+            if others and (ours := self.namespace_id(namespace)) is not None:
+                here = struct.pack("=i", ours)
+                names = [text_of(parts[3]) for parts in others if parts.get(_BELOW_NAMESPACE) == here]
+                found += [f"{name} in another network namespace" for name in names]
         return found
+
+    def _links_over(self, link: NodeLink, namespace: int | None = None) -> list[dict[int, bytes]]:
+        """Return the links of a namespace, given by its number, over one of this index in whatever namespace."""
+        where = b"" if namespace is None else struct.pack("=i", namespace)
+        payload = bytes(16) + (attribute(_TARGET_NAMESPACE, where) if where else b"")
+        links = [parts_of(found, 16) for found in self._dump(_GET_LINK, payload)]
+        below = struct.pack("=i", link.index)
+        # A kernel that cannot look elsewhere (before Linux 4.15) gives the links of this namespace.
+        return [each for each in links if _below(each) == below and each.get(_TARGET_NAMESPACE, b"") == where]
 
     def set_link_up(self, link: NodeLink) -> None:
         """Set a link up. Raises KernelError."""
@@ -235,6 +258,12 @@ def _node_address(payload: bytes, parts: dict[int, bytes]) -> NodeAddress:
         made=parts.get(_PROTOCOL, b"\0")[0] == ADDRESS_PROTOCOL,
         raw=payload,
     )
+
+
+def _below(parts: dict[int, bytes]) -> bytes | None:
+    """Return the index of the link under another one; a VXLAN has it in a place of its own."""
+    info = parts_of(parts.get(18, b""))
+    return parts_of(info[2]).get(_VXLAN_BELOW) if info.get(1) == b"vxlan\0" and 2 in info else parts.get(_BELOW)
 
 
 def _link(payload: bytes) -> NodeLink:

@@ -77,7 +77,8 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
         addresses = self._kernel.addresses_of(link)
         # Where the kernel does not keep whose an address is, all on a link that we made are taken for ours.
         foreign = [text for text, made in addresses if not made and kernel_keeps_protocol()]
-        return (*(f"address {text}" for text in foreign), *(f"link {name}" for name in self._kernel.links_on(link)))
+        links = self._kernel.links_on(link, self.namespace.fileno())
+        return (*(f"address {text}" for text in foreign), *(f"link {name}" for name in links))
 
     def has_addresses(self, link: NodeLink) -> bool:
         """Whether a link has addresses, but for its own IPv6 link-local one. Raises KernelError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +28,7 @@ from service_cases import (
     usable,
 )
 
+from firewall_cleanup.errors import KernelError
 from firewall_cleanup.handlers import _made, _service
 from firewall_cleanup.handlers import service_address as handler_module
 from firewall_cleanup.handlers._service import ServiceConnection
@@ -76,6 +78,85 @@ def test_a_device_of_our_own_that_others_use_stays(sandbox: Sandbox, own_kind: s
         shell(sandbox, "ip link del vlan7")
     report = remove_service_address("203.0.113.146", "own", netns=sandbox.path)
     assert report.device_status is DeviceStatus.REMOVED
+
+
+@pytest.mark.parametrize(
+    ("commands", "name"),
+    [
+        (
+            "ip link add link own name up0 type macvlan; ip link set up0 netns {pod}",
+            "up0 in another network namespace",
+        ),
+        (
+            "ip link add d7 type veth peer name eth0 netns {pod};"
+            " ip link add link own name up0 netns {pod} type macvlan",
+            "up0 in another network namespace",
+        ),
+        (
+            "ip link add up0 type vxlan id 9 remote 192.0.2.1 dstport 4789 dev own; ip link set up0 netns {pod}",
+            "up0 in another network namespace",
+        ),
+        ("ip link add up0 type vxlan id 9 remote 192.0.2.1 dstport 4789 dev own", "up0"),
+    ],
+    ids=["macvlan moved", "macvlan made there", "VXLAN moved", "VXLAN"],
+)
+def test_a_device_of_our_own_that_pods_use_stays(
+    sandbox: Sandbox, new_sandbox: Callable[..., Sandbox], own_kind: str, commands: str, name: str
+) -> None:
+    """They would go with it, in whatever namespace they are."""
+    pod = new_sandbox()
+    sandbox.run("ip link set lo up")
+    ensured(sandbox, "own")
+    shell(sandbox, commands.format(pod=pod.pid))
+    report = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert (report.device_status, report.exit_code) == (DeviceStatus.IN_USE, 1)
+    assert report.problems[0].endswith(f": link {name}")
+    shell(sandbox if name == "up0" else pod, "ip link del up0")
+    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
+
+
+def test_links_of_pods_on_other_links_do_not_matter(
+    sandbox: Sandbox, new_sandbox: Callable[..., Sandbox], own_kind: str
+) -> None:
+    """Though the link under them has the same index in its own namespace."""
+    pod, other = new_sandbox(), new_sandbox()
+    sandbox.run("ip link set lo up")
+    ensured(sandbox, "own")
+    index = sandbox.run("ip -o link show own").stdout.partition(":")[0]
+    for place in (pod, other):
+        shell(place, f"ip link add low index {index} type bridge")
+    shell(sandbox, f"ip link add d7 type veth peer name eth0 netns {pod.pid}")
+    shell(sandbox, f"ip link add d8 type veth peer name eth0 netns {other.pid}")
+    shell(pod, "ip link add link low name up0 type macvlan")
+    shell(other, f"ip link add link low name up1 type macvlan; ip link set up1 netns {pod.pid}")
+    shell(sandbox, f"ip link add link d7 name up2 type macvlan; ip link set up2 netns {pod.pid}")
+    assert remove_service_address(PAIR, "own", netns=sandbox.path).device_status is DeviceStatus.REMOVED
+    assert "up2" in pod.run("ip -br link").stdout
+
+
+@pytest.mark.parametrize(("code", "raised"), [(errno.EPERM, False), (errno.EINVAL, False), (errno.EIO, True)])
+def test_a_namespace_that_cannot_be_looked_into(
+    sandbox: Sandbox,
+    new_sandbox: Callable[..., Sandbox],
+    own_kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    raised: bool,
+) -> None:
+    pod = new_sandbox()
+    sandbox.run("ip link set lo up")
+    ensured(sandbox, "own")
+    shell(sandbox, f"ip link add d7 type veth peer name eth0 netns {pod.pid}")
+    original = ServiceConnection._links_over
+
+    def look(self: ServiceConnection, link: Any, namespace: int | None = None) -> Any:
+        if namespace is not None:
+            raise KernelError(code, "netlink request")
+        return original(self, link)
+
+    monkeypatch.setattr(ServiceConnection, "_links_over", look)
+    report = remove_service_address(PAIR, "own", netns=sandbox.path)
+    assert report.device_status is (DeviceStatus.FAILED if raised else DeviceStatus.REMOVED)
 
 
 def test_a_renamed_device_of_our_own_is_found_again(sandbox: Sandbox, own_kind: str) -> None:
