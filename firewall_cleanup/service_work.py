@@ -15,6 +15,7 @@ from .service_state import LINK_GROUP, NodeLink, Problem, Seen, Step, Wanted, ne
 __all__ = ["Request", "ensure", "remove"]
 
 _TRIES, _STEPS = 3, 8
+_PROTOCOLS = ("rtnetlink: ", "netlink request: ")
 
 
 @attrs.frozen
@@ -173,6 +174,8 @@ def _remove_link(handler: ServiceAddressHandler, link: NodeLink) -> tuple[Device
 
 
 def _refusal(error: KernelError, family: Family, link: NodeLink) -> str:
+    if not (error.strerror or "").startswith(_PROTOCOLS):
+        return _words(error)  # of the file of records: its errno says nothing about addresses
     if family is Family.IPV6 and error.errno == errno.EACCES:
         # With slashes, as a name may have dots in it.
         return f"IPv6 is switched off on {link.name}: sysctl -w net/ipv6/conf/{link.name}/disable_ipv6=0"
@@ -183,7 +186,8 @@ def _refusal(error: KernelError, family: Family, link: NodeLink) -> str:
 
 def _words(error: KernelError) -> str:
     """Return what the kernel said, without the name of the protocol."""
-    return (error.strerror or "").removeprefix("rtnetlink: ").removeprefix("netlink request: ")
+    text = error.strerror or ""
+    return next((text.removeprefix(protocol) for protocol in _PROTOCOLS if text.startswith(protocol)), text)
 
 
 def remove(handler: ServiceAddressHandler, request: Request) -> ServiceAddressReport:
@@ -194,7 +198,7 @@ def remove(handler: ServiceAddressHandler, request: Request) -> ServiceAddressRe
     except KernelError as error:
         return _all_failed(request, _words(error))
     if link is None:
-        absent = tuple(AddressOutcome(w.family, w.address, AddressStatus.ABSENT) for w in request.addresses)
+        absent = tuple(_absent_address(handler, wanted) for wanted in request.addresses)
         return ServiceAddressReport(device, DeviceStatus.ABSENT, absent)
     outcomes = tuple(_remove_address(handler, link, wanted) for wanted in request.addresses)
     if link.made_as != device:
@@ -208,6 +212,15 @@ def remove(handler: ServiceAddressHandler, request: Request) -> ServiceAddressRe
     return ServiceAddressReport(device, status, outcomes, notes=(why,) if why else ())
 
 
+def _absent_address(handler: ServiceAddressHandler, wanted: Wanted) -> AddressOutcome:
+    """Return that an address has gone with its link, or why that cannot be noted."""
+    try:
+        handler.forget_gone(wanted)
+    except KernelError as error:
+        return AddressOutcome(wanted.family, wanted.address, AddressStatus.FAILED, _words(error))
+    return AddressOutcome(wanted.family, wanted.address, AddressStatus.ABSENT)
+
+
 def _remove_address(handler: ServiceAddressHandler, link: NodeLink, wanted: Wanted) -> AddressOutcome:
     def outcome(status: AddressStatus, reason: str | None = None, **more: tuple[str, ...]) -> AddressOutcome:
         return AddressOutcome(wanted.family, wanted.address, status, reason, **more)
@@ -215,7 +228,7 @@ def _remove_address(handler: ServiceAddressHandler, link: NodeLink, wanted: Want
     try:
         here = handler.seen(link, wanted).here(wanted.family)
         if here is None:
-            handler.forget(link.index, wanted.address)
+            handler.forget_gone(wanted)
             return outcome(AddressStatus.ABSENT)
         if not here.made:
             note = f"it is on {link.name}, but was not made by this tool: left"

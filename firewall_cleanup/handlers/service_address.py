@@ -6,6 +6,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Self
 
 import attrs
@@ -112,15 +113,19 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
         if step is Step.DROP_ROUTE:
             gone = [_try(kernel.delete_route, r, so_already=errno.ESRCH) for r in wrong_routes(wanted, seen)]
             return any(gone)
-        new = link.made_as is None and not kernel_keeps_protocol() and self._records.add(link.index, wanted.address)
-        if step is Step.ADD or here is None:
-            changed = _try(kernel.add_address, link, wanted, so_already=errno.EEXIST)
-        elif step in {Step.ADOPT, Step.PREFER}:
-            changed = self._change(step, link, wanted)
+
+        def put() -> bool:
+            if here is None:
+                return _try(kernel.add_address, link, wanted, so_already=errno.EEXIST)
+            if step in {Step.ADOPT, Step.PREFER}:
+                return self._change(step, link, wanted)
+            return _try(kernel.renew_address, link, wanted, here, so_already=errno.EEXIST)
+
+        if link.made_as is not None or kernel_keeps_protocol():
+            changed = put()
         else:
-            changed = _try(kernel.renew_address, link, wanted, here, so_already=errno.EEXIST)
-        if new and not changed:  # somebody else was faster: it is theirs
-            self.forget(link.index, wanted.address)
+            bearers = partial(self._bearers, wanted)
+            changed = self._records.make(link.index, wanted.address, put, bearers, new=here is None)
         if changed and wanted.family is Family.IPV6:
             self._await_route(link, wanted)
         return changed
@@ -143,14 +148,17 @@ class ServiceAddressHandler(Handler[ServiceConnection]):
 
     def remove(self, address: NodeAddress, text: str) -> bool:
         """Delete an address; tell whether it was still there. Raises KernelError."""
-        removed = _try(self._kernel.delete_address, address, so_already=errno.EADDRNOTAVAIL)
-        self.forget(address.index, text)
-        return removed
+        delete = partial(_try, self._kernel.delete_address, address, so_already=errno.EADDRNOTAVAIL)
+        return delete() if kernel_keeps_protocol() else self._records.unmake(address.index, text, delete)
 
-    def forget(self, index: int, text: str) -> None:
-        """Drop the record of an address, if there is one. Raises KernelError."""
+    def forget_gone(self, wanted: Wanted) -> None:
+        """Drop the records of an address on links that do not have it, if there are any. Raises KernelError."""
         if not kernel_keeps_protocol():
-            self._records.remove(index, text)
+            self._records.forget_gone(wanted.address, partial(self._bearers, wanted))
+
+    def _bearers(self, wanted: Wanted) -> set[int]:
+        found = self._kernel.addresses_equal_to(wanted.family, wanted.address)
+        return {address.index for address in found if address.prefix == wanted.family.bits}
 
     # whether it works
 

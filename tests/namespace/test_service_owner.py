@@ -88,8 +88,7 @@ def test_a_device_of_our_own_that_others_use_stays(sandbox: Sandbox, own_kind: s
             "up0 in another network namespace",
         ),
         (
-            "ip link add d7 type veth peer name eth0 netns {pod};"
-            " ip link add link own name up0 netns {pod} type macvlan",
+            "ip link add d7 type veth peer netns {pod}; ip link add link own name up0 netns {pod} type macvlan",
             "up0 in another network namespace",
         ),
         (
@@ -324,6 +323,100 @@ def test_records_where_the_kernel_keeps_none(
     assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
     assert (old_kernel / "service-addresses.json").read_text() == "[]"
     assert [path.name for path in old_kernel.iterdir() if path.name.startswith(".")] == []
+
+
+def test_several_at_once_where_the_kernel_keeps_none(sandbox: Sandbox, old_kernel: Path) -> None:
+    """One of them writes the record, and the others neither drop it nor take the address for somebody else's."""
+    make(sandbox, "bridge")
+    before = state(sandbox)
+    for _ in range(3):
+        with ThreadPoolExecutor(8) as pool:
+            reports = list(pool.map(lambda _: ensure_service_address(PAIR, DEVICE, netns=sandbox.path), range(8)))
+        assert [report.problems for report in reports] == [()] * 8
+        assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
+        assert state(sandbox) == before
+
+
+def _killed_before_it_adds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(*_: object) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServiceConnection, "add_address", kill)
+        for address in PAIR:
+            with pytest.raises(_Killed):
+                ensure_service_address(address, DEVICE, netns=sandbox.path)
+
+
+_ADMINS = f"ip addr add {V4}/32 dev {DEVICE} scope host; ip -6 addr add {V6}/128 dev {DEVICE} nodad preferred_lft 0"
+
+
+@pytest.mark.parametrize("link", ["there", "gone", "another"])
+def test_a_record_that_a_kill_left_does_not_outlive_a_look(
+    sandbox: Sandbox, old_kernel: Path, monkeypatch: pytest.MonkeyPatch, link: str
+) -> None:
+    make(sandbox, "bridge")
+    _killed_before_it_adds(sandbox, monkeypatch)
+    records = old_kernel / "service-addresses.json"
+    assert all(address in records.read_text() for address in PAIR)
+    if link == "another":  # it is found when the address is added there
+        shell(sandbox, "ip link add d7 type bridge; ip link set d7 up")
+        ensured(sandbox, "d7")
+        remove_service_address(PAIR, "d7", netns=sandbox.path)
+    else:
+        index = sandbox.run(f"ip -o link show {DEVICE}").stdout.partition(":")[0]
+        if link == "gone":
+            shell(sandbox, f"ip link del {DEVICE}")
+        assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.ABSENT] * 2
+        if link == "gone":
+            shell(sandbox, f"ip link add {DEVICE} index {index} type bridge; ip link set {DEVICE} up")
+    assert records.read_text() == "[]"
+    shell(sandbox, _ADMINS)
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.FOREIGN] * 2
+
+
+@pytest.mark.parametrize("before", ["the lock", "the request"])
+def test_what_somebody_else_adds_in_between_is_his(
+    sandbox: Sandbox, old_kernel: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    make(sandbox, "bridge")
+    if before == "the request":  # also where a record was left by a kill
+        _killed_before_it_adds(sandbox, monkeypatch)
+    where: Any = (_made.MadeAddresses, "make") if before == "the lock" else (ServiceConnection, "add_address")
+    original, commands = getattr(*where), _ADMINS.split("; ")
+
+    def late(*args: Any, **options: Any) -> Any:
+        if commands:
+            shell(sandbox, commands.pop(0))
+        return original(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, late)
+        assert [outcome.changes for outcome in ensured(sandbox).addresses] == [(), ()]
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.FOREIGN] * 2
+    assert usable(sandbox) == PAIR
+
+
+def test_records_that_cannot_be_read_are_an_error(
+    sandbox: Sandbox, old_kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them all would be taken for others', and be forgotten with the next change."""
+    make(sandbox, "bridge")
+    ensured(sandbox)
+    before = state(sandbox)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(errno.EACCES, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        for function in (ensure_service_address, remove_service_address):
+            for device in (DEVICE, "none") if function is remove_service_address else (DEVICE,):
+                report = function(PAIR, device, netns=sandbox.path)
+                assert (statuses(report), report.exit_code) == ([AddressStatus.FAILED] * 2, 1)
+                assert all("service-addresses.json cannot be read" in problem for problem in report.problems)
+        assert state(sandbox) == before
+    assert statuses(remove_service_address(PAIR, DEVICE, netns=sandbox.path)) == [AddressStatus.REMOVED] * 2
 
 
 def test_a_record_that_cannot_be_written_is_said_before_anything_is_done(sandbox: Sandbox, old_kernel: Path) -> None:

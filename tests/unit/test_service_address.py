@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from firewall_cleanup import Family, cli
+from firewall_cleanup.errors import KernelError
 from firewall_cleanup.handlers import _made, _netlink
 from firewall_cleanup.handlers._made import MadeAddresses
 from firewall_cleanup.handlers._service import ServiceConnection
@@ -318,25 +319,58 @@ def test_deleting_is_that_of_the_cleanup() -> None:
 # records
 
 
+class Kept:
+    """The records of a namespace, and which links have an address."""
+
+    def __init__(self, records: MadeAddresses) -> None:
+        self.records = records
+        self.there: set[int] = set()
+
+    def make(
+        self,
+        index: int,
+        address: str = V4,
+        *,
+        done: bool = True,
+        refuses: int = 0,
+        adds: bool = True,
+        new: bool = False,
+    ) -> bool:
+        """Add or change an address: it succeeds, somebody else is faster, or the kernel refuses."""
+
+        def put() -> bool:
+            assert self.records.holds(index, address)  # it is noted first
+            if adds:
+                self.there.add(index)
+            if refuses:
+                raise KernelError(refuses, "rtnetlink")
+            return done
+
+        return self.records.make(index, address, put, lambda: set(self.there), new=new)
+
+    def unmake(self, index: int, address: str = V4) -> bool:
+        return self.records.unmake(index, address, lambda: self.there.discard(index) or True)
+
+
 def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_made, "FOLDER", tmp_path / "run")
     one, two = MadeAddresses((4, 1)), MadeAddresses((4, 2))
     assert not one.holds(7, V4)
-    assert [one.add(7, V4), one.add(7, V4), one.add(7, V6)] == [True, False, True]
+    node = Kept(one)
+    assert [node.make(7), node.make(7), node.make(7, V6)] == [True] * 3
     assert [one.holds(7, V4), one.holds(8, V4), two.holds(7, V4), MadeAddresses((4, 1)).holds(7, V6)] == [
         True,
         False,
         False,
         True,
     ]
-    one.remove(7, V4)
-    one.remove(7, V4)
+    assert [node.unmake(7), node.unmake(7)] == [True] * 2
     assert [one.holds(7, V4), one.holds(7, V6)] == [False, True]
     with monkeypatch.context() as patch:
         patch.setattr(_made, "_boot", lambda: "another boot")
         later = MadeAddresses((4, 1))
         assert not later.holds(7, V6)
-        later.add(7, V4)
+        Kept(later).make(7)
     assert not one.holds(7, V6)  # nothing of an earlier boot is kept
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
 
@@ -347,8 +381,80 @@ def test_records_that_are_damaged_are_none(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "service-addresses.json").write_text(text)
     made = MadeAddresses((4, 1))
     assert not made.holds(7, V4)
-    assert made.add(7, V4)
+    assert Kept(made).make(7)
     assert made.holds(7, V4)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    monkeypatch.setattr(_made, "FOLDER", tmp_path / "run")
+    return Kept(MadeAddresses((4, 1)))
+
+
+def test_a_record_whose_address_is_not_there_is_dropped(kept: Kept) -> None:
+    for index in (7, 8, 9):
+        kept.make(index)
+    kept.make(7, V6)
+    kept.there = {8}
+    kept.make(10)
+    assert [kept.records.holds(index, V4) for index in (7, 8, 9, 10)] == [False, True, False, True]
+    kept.there = {8}
+    kept.records.forget_gone(V4, lambda: kept.there)
+    assert [kept.records.holds(index, V4) for index in (8, 10)] == [True, False]
+    assert kept.records.holds(7, V6)  # nobody asked for it
+
+
+def test_what_somebody_else_added_faster_gets_no_record(kept: Kept) -> None:
+    assert not kept.make(7, done=False, new=True)  # when it was tried
+    assert not kept.records.holds(7, V4)
+    assert not kept.make(7, new=True)  # before it was tried, and so it was not
+    assert not kept.records.holds(7, V4)
+    kept.there = set()
+    assert kept.make(7, new=True)
+    assert not kept.make(7, new=True)  # another one of us was faster
+    assert kept.records.holds(7, V4)
+
+
+@pytest.mark.parametrize(
+    ("before", "held", "adds", "kept_after"),
+    [
+        (False, False, False, False),
+        (False, False, True, True),  # it is there though the kernel's answer is lost
+        (False, True, False, False),  # a stale record
+        (True, False, False, False),  # another's that was to be taken over
+        (True, True, False, True),
+    ],
+)
+def test_a_refusal_and_records(kept: Kept, before: bool, held: bool, adds: bool, kept_after: bool) -> None:
+    if held:
+        kept.make(7)
+    kept.there = {7} if before else set()
+    with pytest.raises(KernelError):
+        kept.make(7, refuses=errno.ENOBUFS, adds=adds)
+    assert kept.records.holds(7, V4) is kept_after
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EISDIR])
+def test_records_that_cannot_be_read_are_not_none(kept: Kept, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """They would all be lost by the next change."""
+    kept.make(7)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError(code, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        for function in (
+            lambda: kept.records.holds(7, V4),
+            lambda: kept.make(8),
+            lambda: kept.unmake(7),
+            lambda: kept.records.forget_gone(V4, lambda: {7}),
+        ):
+            with pytest.raises(KernelError, match="cannot be read") as caught:
+                function()
+            assert caught.value.errno == code
+    assert kept.records.holds(7, V4)
+    assert kept.there == {7}
 
 
 @pytest.mark.parametrize(
