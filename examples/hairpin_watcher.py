@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Sequence
 
 from firewall_cleanup import HairpinReport, HairpinStatus, undo_hairpin, watch_hairpin
+from firewall_cleanup.errors import KernelError
 
 
 def tell(report: HairpinReport) -> None:
@@ -26,8 +28,8 @@ def tell(report: HairpinReport) -> None:
             print(f"{where}: {outcome.status.value}{why}", flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Watch until SIGINT or SIGTERM."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Watch until SIGINT or SIGTERM; return 0 if all was put back that was to be."""
     parser = argparse.ArgumentParser(description="Keep the pods of a bridge in hairpin mode.")
     parser.add_argument("bridge")
     parser.add_argument("--keep", action="store_true", help="leave the hairpin mode on at the end")
@@ -36,10 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stop = os.eventfd(0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.eventfd_write(stop, 1))
-    watch_hairpin(args.bridge, stop, seen=tell)
-    if not args.keep:
-        tell(undo_hairpin(bridge=args.bridge))
+    try:
+        watch_hairpin(args.bridge, stop, seen=tell)
+        if args.keep:
+            return 0
+        undone = undo_hairpin(bridge=args.bridge)
+    except KernelError as error:
+        print(error.strerror, file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    tell(undone)
+    return undone.exit_code
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

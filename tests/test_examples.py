@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,7 +17,9 @@ from types import ModuleType
 import attrs
 import pytest
 
-from firewall_cleanup import Backend
+import firewall_cleanup
+from firewall_cleanup import Backend, HairpinOutcome, HairpinReport, HairpinStatus
+from firewall_cleanup.handlers import _netlink
 from firewall_cleanup.testing.namespaces import NotAvailable, Sandbox
 from firewall_cleanup.testing.node import Node
 
@@ -89,7 +93,7 @@ def test_a_sidecar_keeps_its_address(namespace: Sandbox):
     with subprocess.Popen(words, env=namespace.environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(3)]
-        assert said == ["203.0.113.10 added added\n", "2001:db8::10 added added\n", "ok\n"]
+        assert said == ["203.0.113.10 added added\n", "2001:db8::10 added added\n", "ready\n"]
         namespace.run(
             "ip addr del 203.0.113.10/32 dev proxy; ip -6 route del local 2001:db8::10 dev proxy table local"
         )
@@ -99,12 +103,66 @@ def test_a_sidecar_keeps_its_address(namespace: Sandbox):
         rest = process.stdout.read()
         assert process.wait(60) == 0
     assert "203.0.113.10 removed" in rest
+    assert "ready" not in rest.partition("203.0.113.10 removed")[2]
     assert namespace.run("ip address; ip -6 route show table local").stdout == before
+
+
+@pytest.mark.namespace
+def test_a_sidecar_that_fails_says_nothing_that_a_proxy_waits_for(namespace: Sandbox):
+    words = namespace.command(*SIDECAR, "lo", "203.0.113.10")  # which is down
+    with subprocess.Popen(words, env=namespace.environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(2)]
+        process.terminate()
+        said += process.stdout.readlines()
+        assert process.wait(60) == 0
+    assert said[1].startswith("failed: ")
+    assert [line for line in said if "ready" in line or line.startswith(("ok", "not ok"))] == []
 
 
 def test_a_sidecar_says_what_is_wrong_with_its_arguments():
     for words in ([], ["lo"], ["lo", "example.com"]):
         assert subprocess.run([*SIDECAR, *words], capture_output=True, check=False, timeout=60).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("service_address_sidecar", "lo", "203.0.113.10"), ("hairpin_watcher", "kube-bridge")],
+    ids=lambda w: w[0],
+)
+def test_what_the_kernel_refuses_is_one_line(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(_netlink.socket, "socket", none)
+    assert _run_example(monkeypatch, *words) == 1
+    assert capsys.readouterr() == ("", "rtnetlink: Too many open files\n")
+
+
+def _run_example(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> int:
+    """Run an example in this process, and return its exit status."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](words)
+
+
+@pytest.mark.parametrize("status", [HairpinStatus.FAILED, HairpinStatus.PUT_BACK])
+def test_a_hairpin_watcher_tells_whether_it_could_put_back(
+    status: HairpinStatus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    report = HairpinReport("kube-bridge", (HairpinOutcome(status, interface="veth1"),))
+    monkeypatch.setattr(firewall_cleanup, "watch_hairpin", lambda *_, **__: None)
+    monkeypatch.setattr(firewall_cleanup, "undo_hairpin", lambda **_: report)
+    assert _run_example(monkeypatch, "hairpin_watcher", "kube-bridge") == int(not status.ok)
+    assert capsys.readouterr().out == f"veth1: {status.value}\n"
+
+
+def test_a_hairpin_watcher_says_what_is_wrong_with_its_arguments():
+    for words in ([], ["a/b"]):
+        done = subprocess.run([*HAIRPIN, *words], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("keep", [False, True])
