@@ -16,9 +16,9 @@ from ._netlink import (
     acknowledged,
     attribute,
     attributes,
+    name_of,
     named_messages,
     parts_of,
-    text_of,
 )
 
 __all__ = ["ENTRY_BUSY", "IpsetConnection"]
@@ -56,7 +56,7 @@ class IpsetConnection:
         result = []
         for payload in self._headers():
             parts = parts_of(payload, 4)
-            name, kind = text_of(parts[_SETNAME]), text_of(parts[_TYPENAME])
+            name, kind = name_of(parts[_SETNAME]), name_of(parts[_TYPENAME])
             header = parts_of(parts.get(_DATA, b""))
             result.append(
                 IpSet(
@@ -138,7 +138,7 @@ _NEW_HEAD = b"\0\0\0\0" + attribute(_PROTOCOL, _NEW)
 def _member(element: dict[int, bytes]) -> str:
     """Return a member as `ipset save` prints it, as far as types of one address, a port, or a name go."""
     if _MEMBER in element:
-        return text_of(element[_MEMBER])
+        return name_of(element[_MEMBER])
     words = []
     if _IP in element:
         ((_kind, address), *_) = attributes(element[_IP])

@@ -24,9 +24,9 @@ __all__ = [
     "attribute",
     "attributes",
     "message",
+    "name_of",
     "named_messages",
     "parts_of",
-    "text_of",
 ]
 
 NETLINK_ROUTE, NETLINK_NETFILTER, NETLINK_GENERIC = 0, 12, 16
@@ -82,7 +82,7 @@ def parts_of(data: bytes, offset: int = 0) -> Attributes:
     return dict(attributes(data, offset))
 
 
-def text_of(data: bytes) -> str:
+def name_of(data: bytes) -> str:
     """Return a name as text; what is no UTF-8 in it comes back as it was when the text is encoded alike."""
     return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
 

@@ -21,9 +21,9 @@ from ._netlink import (
     attribute,
     attributes,
     message,
+    name_of,
     named_messages,
     parts_of,
-    text_of,
 )
 from ._nft_rules import decode_rule
 from ._xt import SetNames
@@ -186,7 +186,7 @@ class NftConnection:
         if torn:
             return None
         return [
-            NativeTable(_FAMILIES.get(payload[0], str(payload[0])), text_of(parts_of(payload, 4)[1]))
+            NativeTable(_FAMILIES.get(payload[0], str(payload[0])), name_of(parts_of(payload, 4)[1]))
             for payload in payloads
         ]
 
@@ -263,7 +263,7 @@ class NftConnection:
                 maps.append(parts[2])
 
         def fill(payload: bytes) -> None:
-            into.update(dict.fromkeys(_mapped_chains(payload), text_of(name)))
+            into.update(dict.fromkeys(_mapped_chains(payload), name_of(name)))
 
         torn = self._torn(_GET_SET, where, take)
         for name in maps:
@@ -377,7 +377,7 @@ def _mapped_chains(payload: bytes) -> Iterator[str]:
         data = parts_of(parts_of(element).get(2, b""))
         verdict = parts_of(data.get(2, b""))
         if 2 in verdict:
-            yield text_of(verdict[2])
+            yield name_of(verdict[2])
 
 
 def _policy(parts: dict[int, bytes]) -> Policy:

@@ -19,7 +19,7 @@ from ..model import Family
 from ._handler import Handler, NetNs, connect
 from ._link_events import LinkEvents
 from ._namespace import Namespace
-from ._netlink import NLA_F_NESTED, attribute, attributes, parts_of, text_of
+from ._netlink import NLA_F_NESTED, attribute, attributes, name_of, parts_of
 from ._rtnl import RouteConnection
 
 __all__ = ["MARK", "IpAddress", "NextHop", "Port", "PortConnection", "PortHandler"]
@@ -230,12 +230,12 @@ def _port(payload: bytes) -> Port:
     parts = parts_of(payload, 16)
     info = parts_of(parts.get(_LINKINFO, b""))
     on_bridge = info.get(_SLAVE_KIND, b"").rstrip(b"\0") == b"bridge"
-    names = (text_of(name) for kind, name in attributes(parts.get(_PROP_LIST, b"")) if kind == _ALT_IFNAME)
+    names = (name_of(name) for kind, name in attributes(parts.get(_PROP_LIST, b"")) if kind == _ALT_IFNAME)
     namespace = parts.get(_LINK_NETNSID)
     return Port(
         index=index,
-        name=text_of(parts.get(_IFNAME, b"")),
-        kind=text_of(info.get(_KIND, b"")),
+        name=name_of(parts.get(_IFNAME, b"")),
+        kind=name_of(info.get(_KIND, b"")),
         peer=struct.unpack("=I", parts.get(_LINK, bytes(4)))[0],
         peer_namespace=None if namespace is None else struct.unpack("=i", namespace)[0],
         master=struct.unpack("=I", parts.get(_MASTER, bytes(4)))[0],

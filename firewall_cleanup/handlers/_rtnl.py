@@ -15,7 +15,7 @@ import attrs
 
 from ..errors import KernelError
 from ..model import Address, Family, Link, PolicyRule, Route
-from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, parts_of, text_of
+from ._netlink import NETLINK_ROUTE, NetlinkSocket, attribute, name_of, parts_of
 
 __all__ = ["RouteConnection"]
 
@@ -86,10 +86,10 @@ class RouteConnection:
             (index,) = struct.unpack_from("=4xi", payload)
             parts = parts_of(payload, 16)
             info = parts_of(parts.get(18, b""))
-            kind = text_of(info.get(1, b""))
+            kind = name_of(info.get(1, b""))
             data = parts_of(info.get(2, b"")) if kind in _TUNNELS else {}
             link = Link(
-                name=text_of(parts[3]),
+                name=name_of(parts[3]),
                 kind=kind,
                 index=index,
                 remote=str(ipaddress.ip_address(data[3])) if 3 in data else None,

@@ -22,8 +22,8 @@ from ._netlink import (
     attribute,
     attributes,
     message,
+    name_of,
     parts_of,
-    text_of,
 )
 from ._rtnl import RouteConnection
 
@@ -115,7 +115,7 @@ class ServiceConnection(RouteConnection):
         may look into them. The kernel tells of no others: one may have been made there, or have gone on to a third.
         Raises KernelError.
         """
-        found = [text_of(parts[3]) for parts in self._links_over(link) if _BELOW_NAMESPACE not in parts]
+        found = [name_of(parts[3]) for parts in self._links_over(link) if _BELOW_NAMESPACE not in parts]
         for number in self.namespace_ids():
             try:
                 others = self._links_over(link, number)
@@ -126,7 +126,7 @@ class ServiceConnection(RouteConnection):
                 continue
             if others and (ours := self.namespace_id(namespace)) is not None:
                 here = struct.pack("=i", ours)
-                names = [text_of(parts[3]) for parts in others if parts.get(_BELOW_NAMESPACE) == here]
+                names = [name_of(parts[3]) for parts in others if parts.get(_BELOW_NAMESPACE) == here]
                 found += [f"{name} in another network namespace" for name in names]
         return found
 
@@ -272,17 +272,17 @@ def _link(payload: bytes) -> NodeLink:
     info = parts_of(parts.get(18, b""))
     return NodeLink(
         index=index,
-        name=text_of(parts[3]),
-        kind=text_of(info.get(1, b"")),
+        name=name_of(parts[3]),
+        kind=name_of(info.get(1, b"")),
         flags=flags,
         group=int.from_bytes(parts.get(_GROUP, b""), sys.byteorder),
         other_names=_names(attributes(parts.get(_PROPERTIES, b""))),
-        port_of=text_of(info.get(4, b"")),
+        port_of=name_of(info.get(4, b"")),
     )
 
 
 def _names(properties: Iterable[tuple[int, bytes]]) -> tuple[str, ...]:
-    return tuple(text_of(data) for kind, data in properties if kind == _OTHER_NAME)
+    return tuple(name_of(data) for kind, data in properties if kind == _OTHER_NAME)
 
 
 def _bytes(name: str) -> bytes:
