@@ -127,7 +127,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 nothing owned is left and nothing was left unread (with --dry-run:\n"
         "the plan was made), 1 residue or gaps, 2 usage, 128 + number after a signal.\n"
         f"Duties of a node are commands of their own, each with --help:\n{', '.join(SUBCOMMANDS)}.",
-        allow_abbrev=False,  # a slip must not change anything
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     _add_options(parser, prefix="")

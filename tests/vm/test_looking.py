@@ -66,3 +66,21 @@ def test_a_script_loads_no_module_for_what_is_not_there() -> None:
 
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert after == before
+
+
+def test_a_rule_that_is_not_understood_loads_no_module() -> None:
+    """iptables would ask the kernel for every extension with which it prints the chain, and so load them."""
+    lines = (
+        "iptables-nft -N KUBE-ROUTER-INPUT",
+        "iptables-nft -A INPUT -m recent --name us --update -j KUBE-ROUTER-INPUT",
+        # What `nft` makes without the extension of the same meaning.
+        "nft add rule ip filter INPUT limit rate 10/minute burst 5 packets counter accept",
+    )
+    subprocess.run(["modprobe", "-r", "xt_limit"], check=False)
+    subprocess.run(["sh", "-ec", "\n".join(lines)], check=True)
+    try:
+        assert "xt_limit" not in _modules()
+        found = _looked("--cleanup-config", "--dry-run")
+        assert "-A INPUT <recent> -j KUBE-ROUTER-INPUT" in [each["text"] for each in found["outcomes"]]
+    finally:
+        subprocess.run(["nft", "delete", "table", "ip", "filter"], check=True)
