@@ -201,9 +201,11 @@ class Reader:
             return {}
 
     def _with_texts(self, snapshot: Snapshot) -> Snapshot:
-        """Ask iptables for the text of rules that we do not understand whole and that concern what is owned."""
+        """Ask iptables for the text of legacy rules that are not understood whole and that concern what is owned."""
         tables = dict(snapshot.tables)
         for key, table in snapshot.tables.items():
+            if key.backend is Backend.NFT:
+                continue  # to print a chain, iptables-nft loads modules
             found = {chain for chain, rules in table.rules.items() if any(self._concerns(key, r) for r in rules)}
             if found:
                 rules = {chain: self._texts(key, chain, table.rules[chain]) for chain in found}

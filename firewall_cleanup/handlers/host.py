@@ -175,7 +175,7 @@ class Host:
             return None
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
-        """Return the rules of an existing chain as iptables prints them; None if it cannot."""
+        """Return the rules of a chain of a legacy table as iptables prints them; None if it cannot."""
         handler = self.iptables.get(key.family)
         return None if handler is None else handler.texts(key, chain)
 

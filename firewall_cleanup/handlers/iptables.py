@@ -48,24 +48,21 @@ class IptablesHandler(FamilyHandler[NftConnection]):
         return LegacyTable(key, interest, self.namespace)
 
     def texts(self, key: TableKey, chain: str) -> list[str] | None:
-        """Return the `-A` lines of a chain as iptables itself prints them; None if it cannot list them.
+        """Return the `-A` lines of a chain of a legacy table as iptables prints them; None if it cannot list them.
 
-        The chain must exist: only then does listing change nothing.
+        The table must exist: only then does listing change nothing. Listing by `-S` would take the xtables lock.
+        Not so for nf_tables: iptables-nft asks the kernel for every extension with which it prints a rule, for which
+        the kernel loads modules if nft made the rule without them (1.8.9 on Linux 6.1).
         """
         import subprocess  # noqa: PLC0415 - it takes longer to import than most runs, which need no text
 
-        program = ("iptables" if self.family is Family.IPV4 else "ip6tables") + "-" + key.backend.value
-        arguments = ["-t", key.name, "-S", chain]
-        if key.backend is Backend.LEGACY:
-            # Listing by `-S` takes the xtables lock, which looking must not.
-            program, arguments = program + "-save", ["-t", key.name]
-        path = probe.find_program(program)
+        path = probe.find_program(("iptables" if self.family is Family.IPV4 else "ip6tables") + "-legacy-save")
         if path is None:
             return None
         try:
             done = self.namespace.run(
                 subprocess.run,
-                [path, *arguments],
+                [path, "-t", key.name],
                 capture_output=True,
                 timeout=_TEXT_SECONDS,
                 check=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -100,9 +101,18 @@ def test_the_standard_tools_tell_the_same(sandbox: Sandbox, backend: Backend, tm
     sandbox.run("nft delete map ip filter theirs 2>/dev/null || :")  # iptables-nft-save would leave the table out
     folder = by_standard_tools(sandbox, tmp_path / "x")
     there = json_of(command(sandbox, "--cleanup-config", "--dry-run", "--output=json"))
-    here = command(sandbox, "--from", str(folder), "--dry-run", "--output=json")
-    assert without_writers(json_of(here)) == without_writers(there)
-    assert here.returncode == 0
+    done = command(sandbox, "--from", str(folder), "--dry-run", "--output=json")
+    assert done.returncode == 0
+    here = json_of(done)
+    if backend is Backend.NFT:
+        # In a file there are words for a rule that is not understood; on the node iptables-nft, which loads modules
+        # to find them, is not asked.
+        for ours, theirs in zip(here["outcomes"], there["outcomes"], strict=True):
+            for one, other in ((ours, theirs), (ours["holder"] or {}, theirs["holder"] or {})):
+                if re.search(r"<\w+>", other.get("text") or ""):
+                    assert re.match("-A ", one["text"])
+                    one["text"] = other["text"]
+    assert without_writers(here) == without_writers(there)
 
 
 @pytest.mark.parametrize("expression", ["meta cpu 3", "ct count over 3"])
