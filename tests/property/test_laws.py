@@ -81,7 +81,7 @@ def counted(outcomes: Iterable[Outcome]) -> Counter[object]:
 
 
 def parse_target(text: str | None) -> str:
-    return parse_rule(text or "").target.name
+    return parse_rule(text or "", remarks=True).target.name
 
 
 def named(found: Counter[object]) -> Counter[object]:
