@@ -10,13 +10,13 @@ no container runtime, no process of the pods.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from firewall_cleanup import HairpinReport, HairpinStatus, undo_hairpin, watch_hairpin
 from firewall_cleanup.errors import KernelError
+from firewall_cleanup.stop import Stop
 
 
 def tell(report: HairpinReport) -> None:
@@ -34,10 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("bridge")
     parser.add_argument("--keep", action="store_true", help="leave the hairpin mode on at the end")
     args = parser.parse_args(arguments)
-    # A handler may not do much: it makes a descriptor readable, for which the watch waits.
-    stop = os.eventfd(0)
+    stop = Stop()  # an ordinary event could not be set in a signal handler, which may interrupt what holds its lock
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: os.eventfd_write(stop, 1))
+        signal.signal(number, lambda *_: stop.set())
     try:
         watch_hairpin(args.bridge, stop, seen=tell)
         if args.keep:

@@ -16,9 +16,9 @@ import attrs
 from .errors import KernelError, explain
 from .hairpin_report import HairpinOutcome, HairpinReport, HairpinStatus
 from .hairpin_target import Finder, everything, noted, outcome_of, target_of
-from .handlers._link_events import StopSignal, readable_at
 from .handlers._namespace import Namespace
 from .handlers._ports import MARK, IpAddress, Port, PortConnection, PortHandler
+from .stop import StopLike
 
 __all__ = ["ensure_hairpin", "undo_hairpin", "undo_in", "watch_hairpin"]
 
@@ -102,7 +102,7 @@ def undo_in(namespace: Namespace, *, dry_run: bool) -> HairpinReport:
 
 def watch_hairpin(
     bridge: str,
-    stop: StopSignal,
+    stop: StopLike,
     *,
     netns: str | os.PathLike[str] | None = None,
     seen: Callable[[HairpinReport], object] | None = None,
@@ -114,7 +114,7 @@ def watch_hairpin(
 
     Args:
         bridge: the bridge, by its name.
-        stop: a `threading.Event`, or a descriptor (or an object with `fileno()`) that becomes readable.
+        stop: ends it: a `Stop` at once, a `threading.Event` or a function that tells within 0.2 seconds.
         netns: the network namespace in which the bridge is, by name or path; by default the caller's own.
         seen: called with a report at the start, when something was changed, and when there is other trouble than
             before. What it raises ends the watch.
@@ -125,7 +125,7 @@ def watch_hairpin(
 
     """
     target, find = target_of(bridge, None, None, None, None)
-    with PortHandler.open(netns) as handler, readable_at(stop) as stopped, handler.events() as events:
+    with PortHandler.open(netns) as handler, handler.events() as events:
         trouble: list[HairpinOutcome] | None = None
         ensure = _ensurer()  # one for all the time, so that a port that is attached again needs no second note
         while True:
@@ -142,7 +142,7 @@ def watch_hairpin(
             def matters(link: int, name: str, master: int, bridge_index: int = index) -> bool:
                 return name == bridge or bridge_index in {link, master}
 
-            if not events.wait(stopped, matters, seconds):
+            if not events.wait(stop, matters, seconds):
                 return
 
 

@@ -25,7 +25,7 @@ from .handlers.service_address import ServiceAddressHandler
 from .service_report import AddressOutcome, AddressStatus, DeviceStatus, ServiceAddressReport
 from .service_state import SCOPES, Wanted, check_device, parse_address
 from .service_work import Request, ensure, remove
-from .stop import Stop, StopLike, descriptor_of, is_stopped
+from .stop import Stop, StopLike, is_stopped
 
 __all__ = [
     "AddressOutcome",
@@ -41,8 +41,6 @@ __all__ = [
 
 Addresses: TypeAlias = str | IPv4Address | IPv6Address | Iterable[str | IPv4Address | IPv6Address]
 NetNs: TypeAlias = str | os.PathLike[str] | None
-
-_ASKED_EVERY = 0.2  # seconds between looks at a stop that has no file descriptor to wait for
 
 
 def ensure_service_address(
@@ -176,7 +174,6 @@ def _wait(
 ) -> bool:
     """Wait until it is time to look again, not before the first time and not after the second; False to stop."""
     earliest, latest = times
-    descriptor = descriptor_of(stop)
     index = _index(handler, device)
     while not is_stopped(stop):
         now = clock()
@@ -184,9 +181,7 @@ def _wait(
         if now >= earliest and (now >= latest or events.drain(index)):
             return True
         until = (latest if now >= earliest else earliest) - now
-        if descriptor is None:
-            until = min(until, _ASKED_EVERY)
-        events.wait(until, descriptor, listen=now >= earliest)
+        events.wait(stop, until, listen=now >= earliest)
     return False
 
 

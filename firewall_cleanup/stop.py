@@ -1,14 +1,18 @@
-"""How a loop is told to stop."""
+"""How a loop is told to stop, and how it waits meanwhile."""
 
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from .closing import Closing
 
-__all__ = ["Event", "Stop", "StopLike", "descriptor_of", "is_stopped"]
+__all__ = ["Event", "Stop", "StopLike", "is_stopped", "wait_for"]
+
+_ASKED_EVERY = 0.2  # seconds between looks at a stop that has no file descriptor to wait for
+_LONGEST_WAIT = 3600.0  # poll(2) takes milliseconds as an int; who waits asks again
 
 
 @runtime_checkable
@@ -56,6 +60,16 @@ def is_stopped(stop: StopLike) -> bool:
     return bool(stop.is_set() if isinstance(stop, Event) else stop())
 
 
-def descriptor_of(stop: StopLike) -> int | None:
-    """Return the file descriptor to wait for, None if there is none and `stop` has to be asked."""
-    return stop.fileno() if isinstance(stop, Stop) else None
+def wait_for(stop: StopLike, seconds: float | None, *descriptors: int) -> None:
+    """Wait until a descriptor is readable, the time is over (None: never), or it may be that one should stop.
+
+    It may return before: who waits looks again.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    longest = _ASKED_EVERY
+    if isinstance(stop, Stop):
+        poll.register(stop.fileno(), select.POLLIN)
+        longest = _LONGEST_WAIT
+    poll.poll(min(longest, longest if seconds is None else max(seconds, 0)) * 1000)

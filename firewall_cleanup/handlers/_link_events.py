@@ -1,41 +1,25 @@
-"""What happens to links, as the kernel tells it, and a way to be told to stop while waiting for it."""
+"""What happens to links, as the kernel tells it."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import select
-import socket
 import struct
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable
 
 from ..closing import Closing
 from ..errors import KernelError
+from ..stop import StopLike, is_stopped, wait_for
 from ._netlink import NETLINK_ROUTE, NetlinkSocket, parts_of
 
-__all__ = ["LinkEvent", "LinkEvents", "StopSignal", "readable_at"]
+__all__ = ["LinkEvent", "LinkEvents"]
 
 _GROUP_LINK = 1
 _NEW_LINK, _IFNAME, _MASTER = 16, 3, 10
 
 LinkEvent = Callable[[int, str, int], bool]
 """Whether a link matters: it has this index, this name, and the link with this index as its master."""
-
-
-class HasDescriptor(Protocol):
-    """An object with a descriptor: a socket, a pipe."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-StopSignal = threading.Event | HasDescriptor | int
-"""What ends a watch: an event that is set, or a descriptor that becomes readable (an eventfd, a pipe, a socket)."""
 
 
 class LinkEvents(Closing):
@@ -55,23 +39,19 @@ class LinkEvents(Closing):
         """Stop listening; again is no error."""
         self._netlink.close()
 
-    def wait(self, stop: int, matters: LinkEvent, seconds: float | None = None) -> bool:
+    def wait(self, stop: StopLike, matters: LinkEvent, seconds: float | None = None) -> bool:
         """Return True when something happened to a link that matters, events were lost, or the time is over.
 
-        False if `stop` is readable. What has happened until now is taken as one. Raises KernelError.
+        False if one should stop. What has happened until now is taken as one. Raises KernelError.
         """
-        poll = select.poll()
-        poll.register(self._netlink.fileno(), select.POLLIN)
-        poll.register(stop, select.POLLIN)
         # Events that do not matter must not put the end off: a busy node has them all the time.
         deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
+        while not is_stopped(stop):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = dict(poll.poll(None if left is None else left * 1000))
-            if stop in ready:
-                return False
-            if not ready or self._happened(matters) or left == 0:
-                return True
+            wait_for(stop, left, self._netlink.fileno())
+            if self._happened(matters) or (deadline is not None and time.monotonic() >= deadline):
+                return not is_stopped(stop)
+        return False
 
     def _happened(self, matters: LinkEvent) -> bool:
         found = False
@@ -88,25 +68,3 @@ class LinkEvents(Closing):
                 raise
             return True  # what is still queued comes with the next wait
         return found
-
-
-@contextmanager
-def readable_at(stop: StopSignal) -> Iterator[int]:
-    """Give a descriptor that becomes readable when one should stop."""
-    if isinstance(stop, int):
-        yield stop
-        return
-    if not isinstance(stop, threading.Event):
-        yield stop.fileno()
-        return
-    ours, theirs = socket.socketpair()
-
-    def tell() -> None:
-        stop.wait()
-        with contextlib.suppress(OSError):  # the watch is over already
-            theirs.send(b"\0")
-
-    # Who never sets the event does not keep the process from ending.
-    threading.Thread(target=tell, name="hairpin-stop", daemon=True).start()
-    with ours, theirs:
-        yield ours.fileno()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import select
 import struct
 from collections.abc import Iterable
 
 from ..closing import Closing
 from ..errors import KernelError
 from ..service_state import link_mark
+from ..stop import StopLike, wait_for
 from ._netlink import NETLINK_ROUTE, NetlinkSocket
 
 __all__ = ["ServiceEvents"]
@@ -19,7 +19,6 @@ __all__ = ["ServiceEvents"]
 _GROUPS = sum(1 << group - 1 for group in (1, 5, 7, 8, 9, 11, 19))
 _LINK, _ADDRESS, _ROUTE, _RULE = {16, 17}, {20, 21}, {24, 25}, {32, 33}
 _LOOPBACK = 1  # the index of `lo` in every network namespace
-_LONGEST_WAIT = 3600.0  # poll(2) takes milliseconds as an int; who waits asks again
 
 
 class ServiceEvents(Closing):
@@ -41,14 +40,9 @@ class ServiceEvents(Closing):
         """Close the subscription; again is no error."""
         self._netlink.close()
 
-    def wait(self, seconds: float, stop: int | None, *, listen: bool = True) -> None:
-        """Wait until `stop` (a descriptor) is readable, the time is over or, if we listen, there is an event."""
-        poll = select.poll()
-        if listen:
-            poll.register(self._netlink.fileno(), select.POLLIN)
-        if stop is not None:
-            poll.register(stop, select.POLLIN)
-        poll.poll(min(max(seconds, 0), _LONGEST_WAIT) * 1000)
+    def wait(self, stop: StopLike, seconds: float, *, listen: bool = True) -> None:
+        """Wait as `stop.wait_for`, and if we listen, for an event."""
+        wait_for(stop, seconds, *([self._netlink.fileno()] if listen else []))
 
     def drain(self, index: int) -> bool:
         """Take the events that are there; tell whether one may concern the addresses or the device of this index.

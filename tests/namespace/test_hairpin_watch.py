@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from firewall_cleanup import HairpinReport, NamespaceError, ensure_hairpin, watc
 from firewall_cleanup.errors import KernelError
 from firewall_cleanup.handlers._link_events import LinkEvents
 from firewall_cleanup.handlers._ports import Port, PortConnection
+from firewall_cleanup.stop import Stop
 
 pytestmark = pytest.mark.namespace
 
@@ -189,18 +189,17 @@ def test_trouble_is_told_once_and_tried_again(node: Node, monkeypatch):
     assert node.hairpin("veth8")
 
 
-@pytest.mark.parametrize("form", ["event", "descriptor", "socket", "set before"])
+@pytest.mark.parametrize("form", ["stop", "event", "function", "set before"])
 def test_how_it_is_stopped(node: Node, form: str):
     node.pod(7)
-    ours, theirs = socket.socketpair()
     event = threading.Event()
     if form == "set before":
         event.set()
-    stop = {"descriptor": ours.fileno(), "socket": ours}.get(form, event)
-    with ours, theirs:
+    with Stop() as sign:
+        stop = {"stop": sign, "function": event.is_set}.get(form, event)
         thread = threading.Thread(target=watch_hairpin, args=(BRIDGE, stop), kwargs={"netns": node.path})
         thread.start()
-        event.set() if form == "event" else theirs.send(b"\0")
+        (sign if form == "stop" else event).set()
         thread.join(SECONDS)
         assert not thread.is_alive()
     assert node.hairpin("veth7")
@@ -215,10 +214,6 @@ def test_an_error_in_what_it_calls_ends_it(node: Node):
 
     with pytest.raises(ZeroDivisionError):
         watch_hairpin(BRIDGE, stop, netns=node.path, seen=seen)
-    stop.set()  # what waits for it ends, and writes nowhere
-    for thread in threading.enumerate():
-        if thread.name == "hairpin-stop":
-            thread.join(SECONDS)
     assert threading.active_count() <= before
 
 

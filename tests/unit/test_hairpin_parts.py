@@ -18,9 +18,10 @@ from firewall_cleanup.errors import KernelError
 from firewall_cleanup.hairpin_cli import hairpin_parser
 from firewall_cleanup.hairpin_text import hairpin_lines
 from firewall_cleanup.handlers import _netlink
-from firewall_cleanup.handlers._link_events import LinkEvents, readable_at
+from firewall_cleanup.handlers._link_events import LinkEvents
 from firewall_cleanup.handlers._netlink import attribute, message
 from firewall_cleanup.handlers._ports import MARK, Port, PortConnection
+from firewall_cleanup.stop import Stop
 
 LINK = struct.pack("=B3xiII", 0, 4, 0, 0)
 
@@ -166,9 +167,8 @@ class Events(LinkEvents):
 
 def ask(events: Events, *, seconds: float | None = 0) -> tuple[bool, list[tuple[int, str, int]]]:
     asked: list[tuple[int, str, int]] = []
-    ours, theirs = socket.socketpair()
-    with ours, theirs, events:
-        found = events.wait(ours.fileno(), lambda *link: bool(asked.append(link)) or link[0] == 4, seconds)
+    with Stop() as stop, events:
+        found = events.wait(stop, lambda *link: bool(asked.append(link)) or link[0] == 4, seconds)
     return found, asked
 
 
@@ -219,15 +219,16 @@ def test_events_that_do_not_matter_do_not_put_the_end_off(seconds: float):
 
 
 def test_stopping_comes_first():
-    ours, theirs = socket.socketpair()
-    with ours, theirs, Events(link()) as events:
-        theirs.send(b"\0")
-        assert not events.wait(ours.fileno(), lambda *_: True)
+    with Stop() as stop, Events(link()) as events:
+        stop.set()
+        assert not events.wait(stop, lambda *_: True)
 
 
-def test_a_descriptor_is_taken_as_it_is():
-    with readable_at(7) as descriptor:
-        assert descriptor == 7
+def test_a_function_ends_a_wait_without_end():
+    answers = iter((False, False, True))
+    with Events() as events:
+        assert not events.wait(lambda: next(answers), lambda *_: True)
+    assert list(answers) == []
 
 
 def test_what_is_raised_without_a_socket_is_said(monkeypatch):

@@ -43,7 +43,7 @@ from firewall_cleanup.service_state import (
     parse_address,
     wrong_routes,
 )
-from firewall_cleanup.stop import Stop, descriptor_of, is_stopped
+from firewall_cleanup.stop import Stop, StopLike, is_stopped, wait_for
 
 V4, V6 = "203.0.113.145", "2001:db8::145"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/service-address.schema.json").read_text())
@@ -238,7 +238,7 @@ class Events:
     def drain(self, _index: int) -> bool:
         return self.ready(self.now)
 
-    def wait(self, seconds: float, _stop: int | None, *, listen: bool) -> None:
+    def wait(self, _stop: StopLike, seconds: float, *, listen: bool) -> None:
         assert seconds > 0
         self.waits += 1
         self.now += seconds
@@ -286,13 +286,12 @@ def test_a_calm_minute_pays_for_the_next_burst() -> None:
 
 def test_stop() -> None:
     with Stop() as stop:
-        descriptor = descriptor_of(stop)
-        assert descriptor is not None
         assert not is_stopped(stop)
         stop.set()
         stop.set()
         assert is_stopped(stop)
-        assert os.eventfd_read(descriptor) == 2
+        wait_for(stop, None)  # returns at once
+        assert os.eventfd_read(stop.fileno()) == 2
     stop.set()
     stop.close()
     assert is_stopped(stop)
@@ -301,7 +300,7 @@ def test_stop() -> None:
 def test_other_stops() -> None:
     event = threading.Event()
     for stop in (event, event.is_set):
-        assert descriptor_of(stop) is None
+        wait_for(stop, None)  # returns soon, to ask it again
         assert not is_stopped(stop)
     event.set()
     assert is_stopped(event)
