@@ -42,6 +42,7 @@ __all__ = [
 SUBCOMMANDS = {
     "ensure-address": "firewall_cleanup.service_command:ensure_address",
     "ensure-hairpin": "firewall_cleanup.hairpin_cli:hairpin_main",
+    "exposure": "firewall_cleanup.exposure.cli:main",
 }
 """What may be the first word of the command, each with the function that takes the rest and returns the status."""
 

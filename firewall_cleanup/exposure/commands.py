@@ -1,0 +1,331 @@
+"""The commands that talk to a cluster: each prints what it found and returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ..errors import FirewallCleanupError
+from ..words import escape
+from .capabilities import Apis
+from .cilium_hosts import ApiHost, CiliumPart, ingress_of, read_settings
+from .client import Client, path_of
+from .controller import ControllerSettings, ExposureController
+from .cycle import CycleReport, find_cycles, owned_addresses
+from .fields import ManifestError
+from .health import serve_health
+from .leader import Leader
+from .parsing import parse, read_documents, read_manifest
+from .reconcile import Reconciliation, Removal, reconcile, take_down
+from .report import StatusReport, read_status
+from .status import FINALIZER, exposure_path, release
+from .values import CONTROL_PLANE, Exposure, Manifest, owner_labels
+
+_LOG = logging.getLogger(__name__)
+_LEASE = "firewall-cleanup-exposure"
+_AGAIN = 1.0
+"""Seconds between two looks while a command waits."""
+
+
+class _Stopped(Exception):
+    """A signal came; its number is the argument."""
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into _Stopped, so that a wait ends at once; every request is whole or was not made."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise _Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print(report: dict[str, Any], lines: Sequence[str], args: argparse.Namespace) -> None:
+    if args.output == "json":
+        print(json.dumps(report, indent=1))
+    else:
+        for line in lines:
+            print(escape(line))
+
+
+def _connect(args: argparse.Namespace) -> tuple[Client, Apis]:
+    """Connect to an API server that has finished its start."""
+    client = Client.open(args.kubeconfig, context=args.context)
+    client.check_ready()
+    apis = Apis.of_discovery(client.served(), args.cilium_version)
+    return client, attrs.evolve(apis, namespace=args.cilium_namespace)
+
+
+def _name(args: argparse.Namespace) -> tuple[str, str, Exposure | None]:
+    """Return which exposure is meant: its name, its namespace, and its manifest if there is one."""
+    if (args.file is None) == (args.name is None):
+        raise ManifestError("", "give the NAME of an exposure, or --file FILE")
+    if args.file is not None:
+        exposure = read_manifest(args.file)
+        return exposure.name, exposure.namespace, exposure
+    return args.name, args.namespace, None
+
+
+def apply(args: argparse.Namespace) -> int:
+    """Reconcile until every wanted family has an address, or the time is over."""
+    if args.file is None:
+        raise ManifestError("", "give --file FILE")
+    exposure = read_manifest(args.file)
+    client, apis = _connect(args)
+    kept = client.get(exposure_path(exposure.namespace, exposure.name))
+    if kept is not None and FINALIZER in (kept["metadata"].get("finalizers") or ()):
+        raise FirewallCleanupError(
+            f"the controller keeps the exposure {exposure.namespace}/{exposure.name}: change that object instead"
+        )
+    deadline = time.monotonic() + args.wait
+    done: dict[str, str] = {}
+    try:
+        with _signals():
+            while True:
+                outcome = reconcile(client, exposure, apis, client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""}))
+                for each in outcome.objects:
+                    if done.get(each.what) in {None, "unchanged", "refused", "going"}:
+                        done[each.what] = each.done
+                if outcome.state == "Succeeded" or time.monotonic() >= deadline:
+                    break
+                time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
+    except _Stopped as stopped:
+        print("stopped; what was applied stays, run it again to go on", file=sys.stderr)
+        return 128 + int(stopped.args[0])
+    _print(_outcome(outcome, done), _outcome_lines(outcome, done), args)
+    return 0 if outcome.state == "Succeeded" else 1
+
+
+def _outcome(outcome: Reconciliation, done: dict[str, str]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "state": outcome.state,
+        "description": outcome.description,
+        "addresses": list(outcome.addresses),
+        "objects": done,
+        "warnings": list(outcome.warnings),
+    }
+
+
+def _outcome_lines(outcome: Reconciliation, done: dict[str, str]) -> list[str]:
+    lines = [f"{how}: {what}" for what, how in done.items()]
+    lines += [f"warning: {each}" for each in outcome.warnings]
+    return [*lines, f"{outcome.state}: {outcome.description}"]
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print what there is."""
+    name, namespace, _manifest = _name(args)
+    client, apis = _connect(args)
+    report: StatusReport = read_status(client, apis, name, namespace, client.get(exposure_path(namespace, name)))
+    _print(report.to_dict(), report.lines(), args)
+    return report.exit_code
+
+
+def delete(args: argparse.Namespace) -> int:
+    """Take all objects down in their order, waiting for each."""
+    name, namespace, _manifest = _name(args)
+    client, apis = _connect(args)
+    kept = client.get(exposure_path(namespace, name))
+    adopted = kept is not None and FINALIZER in (kept["metadata"].get("finalizers") or ())
+    if kept is not None and adopted and not kept["metadata"].get("deletionTimestamp"):
+        raise FirewallCleanupError(
+            f"the controller keeps the exposure {namespace}/{name} and would make everything again:"
+            " delete the SelfHostedShootExposure itself"
+        )
+    labels = owner_labels(name, namespace)
+    deadline = time.monotonic() + args.wait
+    removed: dict[str, None] = {}
+    try:
+        with _signals():
+            while True:
+                removal = take_down(client, apis, labels, namespace)
+                removed.update(dict.fromkeys(removal.removed))
+                if removal.gone or time.monotonic() >= deadline:
+                    break
+                time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
+            if removal.gone and kept is not None and adopted:
+                release(client, client.get(exposure_path(namespace, name)) or kept)
+    except _Stopped as stopped:
+        print("stopped; run it again to go on", file=sys.stderr)
+        return 128 + int(stopped.args[0])
+    _print(_removal(removal, removed), _removal_lines(removal, removed), args)
+    return 0 if removal.gone else 1
+
+
+def _removal(removal: Removal, removed: dict[str, None]) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "gone": removal.gone,
+        "removed": list(removed),
+        "waiting": list(removal.waiting),
+        "kept": list(removal.kept),
+    }
+
+
+def _removal_lines(removal: Removal, removed: dict[str, None]) -> list[str]:
+    lines = [f"removed: {each}" for each in removed]
+    lines += [f"kept, not made by us: {each}" for each in removal.kept]
+    lines += [f"waiting for {each}" for each in removal.waiting]
+    return [*lines, "nothing of the exposure is left" if removal.gone else "not all has gone; run it again"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Be the controller until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    client = Client.open(args.kubeconfig, context=args.context)
+    settings = ControllerSettings(
+        args.namespace, args.cilium_namespace, args.class_name, args.cilium_version, args.resync
+    )
+    controller = ExposureController(client, settings)
+    leader: Leader | None = None
+    if not args.no_leader_election:
+        identity = args.identity or f"{socket.gethostname()}_{os.getpid()}"
+        # A connection of its own: it must renew the Lease while another request hangs.
+        lease_client = Client.open(args.kubeconfig, context=args.context, timeout=5.0)
+        leader = Leader(lease_client, args.namespace, _LEASE, identity, changed=controller.wake)
+        controller.leads = leader.held
+        client.may_write = leader.held
+    try:
+        probes = {"/healthz": controller.health, "/readyz": controller.ready}
+        server = serve_health(args.health_address, args.health_port, probes)
+    except (OSError, OverflowError) as error:
+        raise FirewallCleanupError(
+            f"the health endpoint cannot be opened at {args.health_address} port {args.health_port}: {error};"
+            " give another --health-port"
+        ) from None
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        controller.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if leader is not None:
+            threading.Thread(target=leader.run, daemon=True, name="lease").start()
+        _LOG.info("health at port %d", server.server_address[1])
+        controller.run()
+    finally:
+        if leader is not None:
+            leader.stop()
+        server.shutdown()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _LOG.info("stopped")
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Look for the cycle."""
+    name, namespace, exposure = _name(args)
+    if args.cilium is not None:
+        if exposure is None:
+            raise ManifestError("", "--cilium: it goes with --file FILE, as no cluster is asked")
+        documents = [document for file in args.cilium for document in _documents(file)]
+        report = _judge(args, exposure, documents, (), (), args.kubernetes_ip or ())
+    else:
+        client, apis = _connect(args)
+        found = client.get(exposure_path(namespace, name))
+        if exposure is None:
+            if found is None:
+                raise ManifestError("", f"there is no exposure {namespace}/{name}: give --file FILE")
+            exposure = parse(found)
+        service = client.get(path_of("v1", "services", namespace, exposure.service))
+        addresses, names = ingress_of(service)
+        more, more_names = ingress_of(found)
+        kubernetes = client.get(path_of("v1", "services", "default", "kubernetes")) or {}
+        cluster_ips = [*(args.kubernetes_ip or ()), *((kubernetes.get("spec") or {}).get("clusterIPs") or ())]
+        documents = _cluster_documents(client, apis, args.cilium_namespace)
+        report = _judge(args, exposure, documents, addresses | more, names | more_names, cluster_ips)
+    _print(report.to_dict(), report.lines(), args)
+    return report.exit_code
+
+
+def _documents(file: str) -> list[Any]:
+    try:
+        text = Path("/dev/stdin" if file == "-" else file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError("", f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    found: list[Any] = []
+    for document in read_documents(text, file):
+        found += (
+            document["items"]
+            if isinstance(document, dict) and str(document.get("kind")).endswith("List")
+            else [document]
+        )
+    return found
+
+
+def _cluster_documents(client: Client, apis: Apis, namespace: str) -> list[Manifest]:
+    """Return Cilium's objects in the cluster, those that say where its parts reach the API server."""
+    found: list[Manifest] = []
+    config = client.get(path_of("v1", "configmaps", namespace, "cilium-config"))
+    if config is not None:
+        found.append({**config, "kind": "ConfigMap"})
+    for plural, label in (("daemonsets", "cilium"), ("deployments", "cilium-operator")):
+        one = client.get(path_of("apps/v1", plural, namespace, label))
+        if one is not None:
+            found.append(one)
+    if "CiliumNodeConfig" in apis.versions:
+        found += client.list(path_of(apis.versions["CiliumNodeConfig"], "ciliumnodeconfigs", namespace))
+    if not any(each["kind"] == "DaemonSet" for each in found):
+        raise FirewallCleanupError(
+            f"there is no DaemonSet {namespace}/cilium to look at: give --cilium-namespace, or --cilium FILE"
+        )
+    for each in client.list(
+        path_of("discovery.k8s.io/v1", "endpointslices", "default"), {"kubernetes.io/service-name": "kubernetes"}
+    ):
+        found.append(each)
+    return found
+
+
+def _judge(
+    args: argparse.Namespace,
+    exposure: Exposure,
+    documents: Sequence[Any],
+    addresses: Sequence[str] | set[str] | tuple[()],
+    names: Sequence[str] | set[str] | tuple[()],
+    cluster_ips: Sequence[str],
+) -> CycleReport:
+    try:
+        owned = owned_addresses(exposure, addresses=addresses, names=names, cluster_ips=cluster_ips)
+    except ValueError as error:
+        raise ManifestError("--kubernetes-ip", str(error)) from None
+    settings = read_settings(documents)
+    more = [ApiHost(CiliumPart.AGENT, host, "--host") for host in args.host or ()]
+    # From 1.18 on an agent goes over to the endpoints of the kubernetes Service once it has reached the API.
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") == "EndpointSlice":
+            for endpoint in document.get("endpoints") or ():
+                more += [
+                    ApiHost(CiliumPart.AGENT, each, "endpoint of the kubernetes Service")
+                    for each in endpoint["addresses"]
+                ]
+    settings = attrs.evolve(settings, hosts=tuple(dict.fromkeys((*settings.hosts, *more))))
+    return find_cycles(settings, owned, _resolve, args.cilium_version)
+
+
+def _resolve(name: str) -> list[str]:
+    found = socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))

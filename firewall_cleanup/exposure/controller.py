@@ -1,0 +1,212 @@
+"""The controller: level-triggered, without a cache.
+
+A pass reads everything anew and makes it what it should be. Watches only say that a pass is due; each starts at the
+newest state and is never resumed, so no resource version is kept that another etcd could make meaningless. Whatever a
+watch misses, the next pass finds: one is made at the latest after `resync` seconds, and whenever a watch opens again.
+Nothing is removed because a list lacks something: only because an exposure that is there asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from ..errors import FirewallCleanupError
+from .capabilities import RESOURCES, Apis, CiliumVersion
+from .client import ApiError, Client, NotLeading, path_of
+from .fields import ManifestError
+from .parsing import parse
+from .reconcile import Reconciliation, is_passing, reconcile, take_down
+from .status import FINALIZER, adopt, exposure_path, is_selected, release, write_status
+from .values import CONTROL_PLANE, MANAGER, Manifest, owner_labels
+
+__all__ = ["ControllerSettings", "ExposureController"]
+
+_LOG = logging.getLogger(__name__)
+_SETTLE = 0.1
+"""Seconds to wait for more events before a pass: changes come in groups."""
+
+
+@attrs.frozen
+class ControllerSettings:
+    """What a controller works on. `resync` is the time between two passes without an event, in seconds."""
+
+    namespace: str = "kube-system"
+    cilium_namespace: str = "kube-system"
+    class_name: str = "shoot"
+    cilium: CiliumVersion | None = None
+    resync: float = 30.0
+
+
+@attrs.define
+class ExposureController:
+    """Passes over all exposures of a namespace, while `leads` says yes."""
+
+    client: Client
+    settings: ControllerSettings
+    leads: Callable[[], bool] = lambda: True
+    _due: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _stop: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _beat: float = attrs.field(factory=time.monotonic, init=False)
+    _passed: float | None = attrs.field(default=None, init=False)
+    _trouble: str | None = attrs.field(default=None, init=False)
+    _said: dict[str, str] = attrs.field(factory=dict, init=False)
+
+    def wake(self) -> None:
+        """Make a pass soon."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """End `run` after the request that is under way."""
+        self._stop.set()
+        self._due.set()
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Tell whether the loop turns, and how it is. An API server that is away is no reason to be started anew."""
+        quiet = time.monotonic() - self._beat
+        since = None if self._passed is None else round(time.monotonic() - self._passed, 1)
+        told = {"leading": self.leads(), "seconds since last pass": since, "trouble": self._trouble}
+        return quiet < self.settings.resync + 120, told
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Tell whether it can do its work: it leads and the last pass went well, or it waits for its turn."""
+        return not self.leads() or (self._passed is not None and self._trouble is None), self.health()[1]
+
+    def run(self) -> None:
+        """Work until `stop`."""
+        for path, labels in self._watched():
+            threading.Thread(target=self._watch, args=(path, labels), daemon=True, name=path).start()
+        delay = 0.0
+        failures = 0
+        while not self._stop.is_set():
+            self._beat = time.monotonic()
+            self._due.wait(delay)
+            if self._stop.wait(_SETTLE):
+                break
+            self._due.clear()
+            if not self.leads():
+                delay = self.settings.resync
+                continue
+            try:
+                soon = self.run_pass()
+            except NotLeading:
+                delay = self.settings.resync
+            except FirewallCleanupError as error:
+                failures += 1
+                delay = min(0.5 * 2 ** min(failures, 6), self.settings.resync)
+                self._note("", f"no pass: {error}", again=f"tried again in {delay:.1f} s")
+                self._trouble = str(error)
+            else:
+                self._note("", "")
+                self._trouble, failures = None, 0
+                delay = min(soon, self.settings.resync)
+
+    def _watched(self) -> list[tuple[str, dict[str, str]]]:
+        """The collections whose changes call for a pass: ours, the exposures, the nodes."""
+        ours = {"app.kubernetes.io/managed-by": MANAGER}
+        found: list[tuple[str, dict[str, str]]] = [
+            (exposure_path(self.settings.namespace), {}),
+            (path_of("v1", "nodes"), {CONTROL_PLANE: ""}),
+        ]
+        for kind, resource in RESOURCES.items():
+            namespace = self.settings.cilium_namespace if kind == "CiliumNodeConfig" else self.settings.namespace
+            where = namespace if resource.namespaced else None
+            found += [(path_of(api, resource.plural, where), ours) for api in resource.versions]
+        return found
+
+    def _watch(self, path: str, labels: dict[str, str]) -> None:
+        """Call for a pass at every event, until the end of the process."""
+        seconds = max(1, int(self.settings.resync))
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                for _event in self.client.watch(path, labels, seconds):
+                    self._due.set()
+            except (FirewallCleanupError, RuntimeError) as error:  # RuntimeError: the client was closed
+                refused = isinstance(error, ApiError)
+                if isinstance(error, ApiError) and error.code not in {404, 410}:
+                    self._note(path, f"watch {path}: {error}")
+                # What is not served now may be later: a CRD comes when Cilium does.
+                self._stop.wait(seconds if refused else 1.0)
+            if time.monotonic() - began < 1.0:
+                self._stop.wait(1.0)
+
+    def run_pass(self) -> float:
+        """Make one pass; return in how many seconds the next is due. Raises what makes a pass impossible."""
+        self.client.check_ready()
+        apis = attrs.evolve(
+            Apis.of_discovery(self.client.served(), self.settings.cilium), namespace=self.settings.cilium_namespace
+        )
+        found = self.client.list(exposure_path(self.settings.namespace))
+        nodes = self.client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
+        soon = self.settings.resync
+        for exposure in found:
+            if not is_selected(exposure, self.settings.class_name):
+                continue
+            try:
+                soon = min(soon, self._handle(exposure, apis, nodes))
+            except ApiError as error:
+                if not is_passing(error):
+                    self._note(_key(exposure), str(error))
+                soon = min(soon, 2.0)
+        self._passed = time.monotonic()
+        return soon
+
+    def _handle(self, found: Manifest, apis: Apis, nodes: list[Manifest]) -> float:
+        if found["metadata"].get("deletionTimestamp"):
+            return self._delete(found, apis)
+        adopted = adopt(self.client, found)
+        if adopted is None:
+            return self.settings.resync
+        status = adopted.get("status") or {}
+        asked = adopted is not found  # the finalizer was not there, or an operation was asked for
+        try:
+            exposure = parse(adopted)
+        except ManifestError as error:
+            outcome = Reconciliation("Error", str(error), codes=("ERR_CONFIGURATION_PROBLEM",))
+        else:
+            if asked or status.get("observedGeneration") != adopted["metadata"].get("generation"):
+                adopted = write_status(
+                    self.client, adopted, Reconciliation("Processing", "the objects are being applied")
+                )
+            outcome = reconcile(self.client, exposure, apis, nodes)
+        write_status(self.client, adopted, outcome)
+        self._note(_key(found), f"{outcome.state}: {outcome.description}")
+        for warning in outcome.warnings:
+            self._note(f"{_key(found)} {warning}", f"warning: {warning}")
+        return self.settings.resync if outcome.state == "Succeeded" else 5.0
+
+    def _delete(self, found: Manifest, apis: Apis) -> float:
+        if FINALIZER not in (found["metadata"].get("finalizers") or ()):
+            return self.settings.resync
+        metadata = found["metadata"]
+        removal = take_down(
+            self.client, apis, owner_labels(metadata["name"], metadata["namespace"]), metadata["namespace"]
+        )
+        if removal.gone:
+            release(self.client, found)
+            self._note(_key(found), "deleted: nothing is left of it")
+            return self.settings.resync
+        said = f"waiting for {', '.join(removal.waiting)}"
+        write_status(self.client, found, Reconciliation("Processing", said))
+        self._note(_key(found), f"deletion: {said}")
+        return 1.0
+
+    def _note(self, key: str, text: str, again: str = "") -> None:
+        """Log what is new of a thing, once."""
+        if self._said.get(key, "") == text:
+            return
+        self._said[key] = text
+        if text:
+            _LOG.info("%s%s%s", f"{key}: " if key else "", text, f"; {again}" if again else "")
+        else:
+            _LOG.info("the API server answers again")
+
+
+def _key(found: Manifest) -> str:
+    return f"{found['metadata']['namespace']}/{found['metadata']['name']}"

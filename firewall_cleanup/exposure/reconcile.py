@@ -1,0 +1,268 @@
+"""Bringing a cluster to what an exposure wants, and taking it back. Every call reads all that it needs anew."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from ..errors import FirewallCleanupError
+from ..model import Family
+from .builders import build, slice_name, targets
+from .capabilities import RESOURCES, Apis, UnsupportedError, judge
+from .client import ApiError, Client, path_of
+from .nodes import choose
+from .objects import ForeignObject, Waiting, ensure, explain, is_ours, object_title, path_to
+from .values import Exposure, Manifest, family_of, family_word
+
+__all__ = [
+    "ObjectState",
+    "Reconciliation",
+    "Removal",
+    "State",
+    "addresses_of",
+    "owned_objects",
+    "reconcile",
+    "take_down",
+]
+
+State = str
+"""`Succeeded`, `Processing` or `Error`: as in `status.lastOperation.state`."""
+
+_CONFIGURATION = "ERR_CONFIGURATION_PROBLEM"
+_PASSING = ("no_pool", "unsatisfied", "")
+"""Reasons of Cilium that a pool just made may give for a moment (operator/pkg/lbipam)."""
+
+
+@attrs.frozen
+class ObjectState:
+    """An object and what was done with it: `created`, `changed`, `unchanged`, `removed`, `going`, `refused`."""
+
+    what: str
+    done: str
+
+
+@attrs.frozen
+class Reconciliation:
+    """What a reconciliation came to. `addresses` are of all wanted families; empty until all are there."""
+
+    state: State
+    description: str
+    addresses: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    objects: tuple[ObjectState, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written."""
+        return any(each.done not in {"unchanged", "refused"} for each in self.objects)
+
+
+@attrs.frozen
+class Removal:
+    """What a removal came to, and what it waits for. `kept` has our labels, but we did not make it."""
+
+    removed: tuple[str, ...]
+    waiting: tuple[str, ...]
+    kept: tuple[str, ...]
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of ours is left."""
+        return not self.waiting
+
+
+@attrs.define
+class _Progress:
+    """What was done and what is wrong: one bad object does not keep the others from being right."""
+
+    objects: list[ObjectState] = attrs.field(factory=list)
+    problems: list[str] = attrs.field(factory=list)
+    waiting: list[str] = attrs.field(factory=list)
+
+    def apply(self, client: Client, manifest: Manifest, labels: Mapping[str, str]) -> Manifest | None:
+        what = object_title(manifest)
+        try:
+            found, done = ensure(client, manifest, labels)
+        except Waiting as error:
+            self.waiting.append(str(error))
+            self.objects.append(ObjectState(what, "going"))
+        except (ForeignObject, ApiError) as error:
+            if isinstance(error, ApiError) and error.code in {429, 500, 502, 503, 504}:
+                raise  # the server's trouble, not this object's
+            self.problems.append(explain(error, what) if isinstance(error, ApiError) else str(error))
+            self.objects.append(ObjectState(what, "refused"))
+        else:
+            self.objects.append(ObjectState(what, done))
+            return found
+        return None
+
+
+def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Manifest]) -> Reconciliation:
+    """Make the cluster what the exposure wants, as far as it can be now, and tell how far that is.
+
+    Raises Unreachable, and ApiError for what concerns no single object; the next call goes on.
+    """
+    try:
+        findings = judge(exposure, apis)
+        progress = _Progress()
+        slices = _slices(client, exposure, nodes, progress)
+        manifests = build(exposure, apis, slices)
+    except UnsupportedError as error:
+        return Reconciliation("Error", str(error), codes=(_CONFIGURATION,))
+    service: Manifest | None = None
+    pool: Manifest | None = None
+    for manifest in manifests:
+        made = progress.apply(client, manifest, exposure.labels)
+        if manifest["kind"] == "Service":
+            service = made
+        elif manifest["kind"] == "CiliumLoadBalancerIPPool":
+            pool = made
+    _prune(client, exposure, apis, manifests, progress)
+    addresses, missing = addresses_of(exposure, service)
+    refused, pending = _conditions(service, pool, bool(missing))
+    progress.problems += refused
+    warnings = tuple(finding.text for finding in findings if not finding.error)
+    done = tuple(progress.objects)
+    if progress.problems:
+        said = "; ".join(progress.problems)
+        return Reconciliation("Error", said, () if missing else addresses, (), done, warnings)
+    waiting = [
+        *progress.waiting,
+        *([f"waiting for Cilium to give {' and '.join(missing)}{pending}"] if missing else []),
+    ]
+    if waiting:
+        return Reconciliation("Processing", "; ".join(waiting), (), (), done, warnings)
+    return Reconciliation(
+        "Succeeded", f"the API server is exposed at {', '.join(addresses)}", addresses, (), done, warnings
+    )
+
+
+def _slices(
+    client: Client, exposure: Exposure, nodes: Sequence[Manifest], progress: _Progress
+) -> dict[Family, Sequence[tuple[str, str]]]:
+    """Return the endpoints to write for each family; an empty list leaves what is there as it is."""
+    choice = choose(exposure, nodes)
+    left_out = ", ".join(f"{node}: {reason}" for node, reason in choice.left_out)
+    found: dict[Family, Sequence[tuple[str, str]]] = dict(targets(exposure, choice.endpoints))
+    for family, endpoints in found.items():
+        if endpoints:
+            continue
+        why = "no healthy control-plane node" if not choice.endpoints else "no healthy node has an InternalIP"
+        last = _last_good(client, exposure, family)
+        if not last:
+            found[family] = targets(exposure, exposure.endpoints)[family]
+        stays = "the endpoints stay as they are" if last else "those of the manifest are used"
+        stays = stays if last or found[family] else "there is nothing to send to"
+        progress.problems.append(f"{family_word(family)}: {why}{f' ({left_out})' if left_out else ''}; {stays}")
+    return found
+
+
+def _last_good(client: Client, exposure: Exposure, family: Family) -> bool:
+    """Tell whether there is a slice of ours with endpoints."""
+    name = slice_name(exposure, family)
+    found = client.get(path_of("discovery.k8s.io/v1", "endpointslices", exposure.namespace, name))
+    return found is not None and is_ours(found, exposure.labels) and bool(found.get("endpoints"))
+
+
+def addresses_of(exposure: Exposure, service: Mapping[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the Service's addresses of the wanted families, and which of them are missing, in words.
+
+    Fixed addresses must be there themselves: what Cilium gave before they were changed does not count.
+    """
+    ingress = (((service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    given = [str(ipaddress.ip_address(each["ip"])) for each in ingress if each.get("ip")]
+    addresses: list[str] = []
+    missing: list[str] = []
+    for family in exposure.config.families:
+        fixed = exposure.config.fixed(family)
+        found = [each for each in given if family_of(each) is family and (not fixed or each in fixed)]
+        addresses += found
+        if not found:
+            missing.append(f"an {family_word(family)} address")
+        elif lacking := [each for each in fixed if each not in found]:
+            missing.append(", ".join(lacking))
+    return tuple(addresses), tuple(missing)
+
+
+def _conditions(
+    service: Mapping[str, Any] | None, pool: Mapping[str, Any] | None, missing: bool
+) -> tuple[list[str], str]:
+    """Return what Cilium refuses for good, and what it says while it has not given all addresses."""
+    refused: list[str] = []
+    for each in ((pool or {}).get("status") or {}).get("conditions") or ():
+        conflict = str(each.get("type", "")).lower().replace("-", "") == "cilium.io/poolconflict"
+        if conflict and each.get("status") == "True":
+            refused.append(f"Cilium says that the pool is in conflict with another: {each.get('message')}")
+    pending = ""
+    for each in ((service or {}).get("status") or {}).get("conditions") or ():
+        name = str(each.get("type", "")).replace("-", "").lower()
+        if name.endswith("requestsatisfied") and each.get("status") == "False" and missing:
+            said = f"{each.get('reason')}: {each.get('message')}"
+            if str(each.get("reason", "")) in _PASSING:
+                pending = f" ({said})"
+            else:
+                refused.append(f"Cilium gives no address, {said}")
+    return refused, pending
+
+
+def owned_objects(
+    client: Client, apis: Apis, labels: Mapping[str, str], namespace: str
+) -> Iterable[tuple[Manifest, bool]]:
+    """Yield all objects that have an exposure's labels, in the order of a removal, each with whether it is ours."""
+    for kind, resource in RESOURCES.items():
+        if kind not in apis.versions:
+            continue
+        where = (apis.namespace if kind == "CiliumNodeConfig" else namespace) if resource.namespaced else None
+        for found in client.list(path_of(apis.versions[kind], resource.plural, where), labels):
+            yield found, is_ours(found, labels)
+
+
+def _prune(
+    client: Client, exposure: Exposure, apis: Apis, manifests: Sequence[Manifest], progress: _Progress
+) -> None:
+    """Remove what an earlier manifest of the exposure wanted and this one does not."""
+    wanted = {path_to(each) for each in manifests}
+    # A slice that is not written now is not unwanted: its last endpoints stay.
+    for family in exposure.config.families:
+        wanted.add(path_of("discovery.k8s.io/v1", "endpointslices", exposure.namespace, slice_name(exposure, family)))
+    for found, ours in owned_objects(client, apis, exposure.labels, exposure.namespace):
+        if ours and path_to(found) not in wanted and not found["metadata"].get("deletionTimestamp"):
+            client.delete(path_to(found), found["metadata"]["uid"])
+            progress.objects.append(ObjectState(object_title(found), "removed"))
+
+
+def take_down(client: Client, apis: Apis, labels: Mapping[str, str], namespace: str) -> Removal:
+    """Remove all objects of an exposure, as far as it can be now: a kind only when those before it have gone.
+
+    The Service goes first, so that Cilium withdraws the address before it loses what belongs to it. What an exposure
+    has is found by its labels, so what an earlier manifest wanted goes too. Raises Unreachable and ApiError.
+    """
+    removed: list[str] = []
+    kept: list[str] = []
+    for kind in RESOURCES:
+        waiting: list[str] = []
+        only = attrs.evolve(apis, versions={kind: apis.versions[kind]} if kind in apis.versions else {})
+        for found, ours in owned_objects(client, only, labels, namespace):
+            if not ours:
+                kept.append(object_title(found))
+                continue
+            if not found["metadata"].get("deletionTimestamp"):
+                client.delete(path_to(found), found["metadata"]["uid"])
+            left = client.get(path_to(found))
+            if left is not None and left["metadata"]["uid"] == found["metadata"]["uid"]:
+                finalizers = ", ".join(left["metadata"].get("finalizers") or ())
+                waiting.append(f"{object_title(found)} to go{f' (held by {finalizers})' if finalizers else ''}")
+            else:
+                removed.append(object_title(found))
+        if waiting:
+            return Removal(tuple(removed), tuple(waiting), tuple(kept))
+    return Removal(tuple(removed), (), tuple(kept))
+
+
+def is_passing(error: FirewallCleanupError) -> bool:
+    """Tell whether an error is the API server's state at the moment, not ours to solve."""
+    return not isinstance(error, ApiError) or error.code >= 500 or error.code in {409, 429}
