@@ -53,7 +53,7 @@ class _Reading:
 
     urls: dict[CiliumPart, list[ApiHost]] = attrs.field(factory=dict)
     env: dict[CiliumPart, list[ApiHost]] = attrs.field(factory=dict)
-    node_urls: list[ApiHost] = attrs.field(factory=list)
+    node_urls: dict[str, list[ApiHost]] = attrs.field(factory=dict)
     parts: set[CiliumPart] = attrs.field(factory=set)
     replaces: bool | None = None
     node_configs: list[str] = attrs.field(factory=list)
@@ -92,7 +92,7 @@ def _settings(reading: _Reading) -> CiliumSettings:
     parts = reading.parts | {CiliumPart.BOOTSTRAP, CiliumPart.AGENT}
     for part in (each for each in CiliumPart if each in parts):
         if part is CiliumPart.AGENT and reading.node_urls:
-            hosts += reading.node_urls
+            hosts += reading.node_urls[max(reading.node_urls)]  # of several, the last by name counts
         else:
             hosts += reading.urls.get(part) or reading.env.get(part) or [ApiHost(part, None, DEFAULT_SOURCE)]
     return CiliumSettings(
@@ -194,7 +194,7 @@ def _node_config(reading: _Reading, document: Mapping[str, Any]) -> None:
     values = next((defaults[key] for key in _URL_KEYS if defaults.get(key)), None)
     if values:
         found = [ApiHost(CiliumPart.AGENT, _host(each), f"CiliumNodeConfig {name}") for each in _words(values)]
-        reading.node_urls = found  # of several, the last by name counts
+        reading.node_urls[str(name)] = found
 
 
 def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:

@@ -8,7 +8,9 @@ for ever. Nothing here takes or keeps a resource version to read from.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +25,7 @@ from ..errors import FirewallCleanupError
 from .capabilities import RESOURCES
 from .values import MANAGER, Manifest
 
-__all__ = ["ApiError", "Client", "ClusterConfigError", "NotLeading", "NotReady", "Unreachable", "path_of"]
+__all__ = ["ApiError", "Client", "ClusterConfigError", "Event", "NotLeading", "NotReady", "Unreachable", "path_of"]
 
 Labels = Mapping[str, str]
 
@@ -56,6 +58,15 @@ class ApiError(FirewallCleanupError):
         """What other field managers own, if that is why an apply was refused: the server's words for each field."""
         found = (each for each in self.causes if each.get("reason") == "FieldManagerConflict")
         return tuple(f"{each.get('message')} ({each.get('field')})" for each in found)
+
+
+@attrs.frozen
+class Event:
+    """What a watch tells: `OPEN`, `ADDED`, `MODIFIED` or `DELETED`, and of what."""
+
+    type: str
+    uid: str = ""
+    version: str = ""
 
 
 def path_of(api_version: str, plural: str, namespace: str | None = None, name: str | None = None) -> str:
@@ -120,13 +131,19 @@ class Client:
             raise NotLeading("another instance leads; nothing more is written")
         content = None if body is None else json.dumps(body)
         headers = {"Accept": "application/json", **({"Content-Type": kind} if body is not None else {})}
-        try:
+        with self._errors():
             response = self._http.request(method, path, content=content, headers=headers, params=params)
-        except httpx2.HTTPError as error:
+            return _answer(response.status_code, response.text)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn the library's errors into ours."""
+        try:
+            yield
+        except (ConfigError, httpx2.InvalidURL) as error:  # what the kubeconfig names for its user is run by now
+            raise ClusterConfigError(f"{self.server}: {_said(error)}") from None
+        except (httpx2.HTTPError, httpx2.StreamError, ssl.SSLError) as error:
             raise Unreachable(f"{self.server}: {_said(error)}") from None
-        except ConfigError as error:
-            raise ClusterConfigError(str(error)) from None
-        return _answer(response.status_code, response.text)
 
     def get(self, path: str) -> Manifest | None:
         """Return an object as it is now, or None if there is none."""
@@ -216,10 +233,8 @@ class Client:
         Measured after a start on another etcd: /readyz says ok a moment before the server has made even its own
         Service `kubernetes`. Until both are there, a list that is empty says nothing.
         """
-        try:
+        with self._errors():
             response = self._http.get("/readyz")
-        except httpx2.HTTPError as error:
-            raise Unreachable(f"{self.server}: {_said(error)}") from None
         if response.status_code in {401, 403}:
             _answer(response.status_code, response.text)
         if response.status_code != 200:
@@ -227,8 +242,8 @@ class Client:
         if self.get(path_of("v1", "services", "default", "kubernetes")) is None:
             raise NotReady(f"{self.server} is not ready: it has not made its Service default/kubernetes yet")
 
-    def watch(self, path: str, labels: Labels | None, seconds: int) -> Iterator[str]:
-        """Yield the type of each event for some seconds; first `OPEN`, then one for each object there.
+    def watch(self, path: str, labels: Labels | None, seconds: int) -> Iterator[Event]:
+        """Yield the events of a collection for some seconds; first an `OPEN`, then an `ADDED` for each object there.
 
         It starts at the newest state and is never resumed. Raises Unreachable or ApiError if it cannot start or
         breaks; an event of type ERROR ends it.
@@ -238,20 +253,27 @@ class Client:
             params["labelSelector"] = _selector(labels)
         # The server ends it after `seconds`; one that has died without a word is noticed a little later.
         timeout = httpx2.Timeout(10.0, read=seconds + 10.0)
-        try:
-            with self._http.stream("GET", path, params=params, timeout=timeout) as response:
-                if response.status_code != 200:
-                    _answer(response.status_code, response.read().decode(errors="replace"))
-                yield "OPEN"
-                for line in response.iter_lines():
-                    kind = str(json.loads(line).get("type")) if line.strip() else "ERROR"
-                    if kind == "ERROR":
-                        return
-                    yield kind
-        except (httpx2.HTTPError, httpx2.StreamError, OSError, ValueError) as error:
-            if isinstance(error, FirewallCleanupError):
-                raise
-            raise Unreachable(f"{self.server}: {_said(error)}") from None
+        with self._errors(), self._http.stream("GET", path, params=params, timeout=timeout) as response:
+            if response.status_code != 200:
+                _answer(response.status_code, response.read().decode(errors="replace"))
+            yield Event("OPEN")
+            for line in response.iter_lines():
+                found = _event(line)
+                if found is None:
+                    return
+                yield found
+
+
+def _event(line: str) -> Event | None:
+    """Return the event of a line, None if it is an error, or cut off."""
+    try:
+        found = json.loads(line)
+        metadata = found["object"]["metadata"]
+        return (
+            None if found["type"] == "ERROR" else Event(found["type"], metadata["uid"], metadata["resourceVersion"])
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _present(found: SingleConfig | None) -> SingleConfig:

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from .cilium_hosts import ApiHost, CiliumPart, ingress_of, read_settings
 from .client import Client, path_of
 from .controller import ControllerSettings, ExposureController
 from .cycle import CycleReport, find_cycles, owned_addresses
-from .fields import ManifestError
+from .fields import DNS_LABEL, DNS_SUBDOMAIN, ManifestError
 from .health import serve_health
 from .leader import Leader
 from .parsing import parse, read_documents, read_manifest
@@ -36,7 +36,7 @@ from .values import CONTROL_PLANE, Exposure, Manifest, owner_labels
 
 _LOG = logging.getLogger(__name__)
 _LEASE = "firewall-cleanup-exposure"
-_AGAIN = 1.0
+_AGAIN = 0.5
 """Seconds between two looks while a command waits."""
 
 
@@ -67,12 +67,20 @@ def _print(report: dict[str, Any], lines: Sequence[str], args: argparse.Namespac
             print(escape(line))
 
 
-def _connect(args: argparse.Namespace) -> tuple[Client, Apis]:
+@contextmanager
+def _connect(args: argparse.Namespace) -> Iterator[tuple[Client, Apis]]:
     """Connect to an API server that has finished its start."""
+    for option in ("namespace", "cilium_namespace"):
+        if not DNS_LABEL.fullmatch(getattr(args, option)):
+            name = option.replace("_", "-")
+            raise ManifestError(f"--{name}", f"{getattr(args, option)!r:.60} is no name of a namespace")
     client = Client.open(args.kubeconfig, context=args.context)
-    client.check_ready()
-    apis = Apis.of_discovery(client.served(), args.cilium_version)
-    return client, attrs.evolve(apis, namespace=args.cilium_namespace)
+    try:
+        client.check_ready()
+        apis = Apis.of_discovery(client.served(), args.cilium_version)
+        yield client, attrs.evolve(apis, namespace=args.cilium_namespace)
+    finally:
+        client.close()
 
 
 def _name(args: argparse.Namespace) -> tuple[str, str, Exposure | None]:
@@ -82,6 +90,8 @@ def _name(args: argparse.Namespace) -> tuple[str, str, Exposure | None]:
     if args.file is not None:
         exposure = read_manifest(args.file)
         return exposure.name, exposure.namespace, exposure
+    if not DNS_SUBDOMAIN.fullmatch(args.name):
+        raise ManifestError("NAME", f"{args.name!r:.60} is no name of an exposure")
     return args.name, args.namespace, None
 
 
@@ -90,29 +100,40 @@ def apply(args: argparse.Namespace) -> int:
     if args.file is None:
         raise ManifestError("", "give --file FILE")
     exposure = read_manifest(args.file)
-    client, apis = _connect(args)
-    kept = client.get(exposure_path(exposure.namespace, exposure.name))
-    if kept is not None and FINALIZER in (kept["metadata"].get("finalizers") or ()):
-        raise FirewallCleanupError(
-            f"the controller keeps the exposure {exposure.namespace}/{exposure.name}: change that object instead"
-        )
-    deadline = time.monotonic() + args.wait
     done: dict[str, str] = {}
     try:
-        with _signals():
+        with _connect(args) as (client, apis), _signals():
+            kept = client.get(exposure_path(exposure.namespace, exposure.name))
+            if _is_adopted(kept):
+                place = f"{exposure.namespace}/{exposure.name}"
+                raise FirewallCleanupError(f"the controller keeps the exposure {place}: change that object instead")
+            deadline = time.monotonic() + args.wait
             while True:
-                outcome = reconcile(client, exposure, apis, client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""}))
+                nodes = client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
+                outcome = reconcile(client, exposure, apis, nodes)
                 for each in outcome.objects:
                     if done.get(each.what) in {None, "unchanged", "refused", "going"}:
                         done[each.what] = each.done
-                if outcome.state == "Succeeded" or time.monotonic() >= deadline:
+                if outcome.state == "Succeeded" or not _wait(deadline):
                     break
-                time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
     except _Stopped as stopped:
         print("stopped; what was applied stays, run it again to go on", file=sys.stderr)
         return 128 + int(stopped.args[0])
     _print(_outcome(outcome, done), _outcome_lines(outcome, done), args)
     return 0 if outcome.state == "Succeeded" else 1
+
+
+def _is_adopted(found: Manifest | None) -> bool:
+    """Tell whether an exposure has the controller's finalizer."""
+    return found is not None and FINALIZER in (found["metadata"].get("finalizers") or ())
+
+
+def _wait(deadline: float) -> bool:
+    """Wait a little; False if the time is over."""
+    left = deadline - time.monotonic()
+    if left > 0:
+        time.sleep(min(_AGAIN, left))
+    return left > 0
 
 
 def _outcome(outcome: Reconciliation, done: dict[str, str]) -> dict[str, Any]:
@@ -134,37 +155,35 @@ def _outcome_lines(outcome: Reconciliation, done: dict[str, str]) -> list[str]:
 
 def status(args: argparse.Namespace) -> int:
     """Print what there is."""
-    name, namespace, _manifest = _name(args)
-    client, apis = _connect(args)
-    report: StatusReport = read_status(client, apis, name, namespace, client.get(exposure_path(namespace, name)))
+    name, namespace, _exposure = _name(args)
+    with _connect(args) as (client, apis):
+        found = client.get(exposure_path(namespace, name))
+        report: StatusReport = read_status(client, apis, name, namespace, found)
     _print(report.to_dict(), report.lines(), args)
     return report.exit_code
 
 
 def delete(args: argparse.Namespace) -> int:
     """Take all objects down in their order, waiting for each."""
-    name, namespace, _manifest = _name(args)
-    client, apis = _connect(args)
-    kept = client.get(exposure_path(namespace, name))
-    adopted = kept is not None and FINALIZER in (kept["metadata"].get("finalizers") or ())
-    if kept is not None and adopted and not kept["metadata"].get("deletionTimestamp"):
-        raise FirewallCleanupError(
-            f"the controller keeps the exposure {namespace}/{name} and would make everything again:"
-            " delete the SelfHostedShootExposure itself"
-        )
-    labels = owner_labels(name, namespace)
-    deadline = time.monotonic() + args.wait
+    name, namespace, _exposure = _name(args)
     removed: dict[str, None] = {}
     try:
-        with _signals():
+        with _connect(args) as (client, apis), _signals():
+            kept = client.get(exposure_path(namespace, name))
+            if kept is not None and _is_adopted(kept) and not kept["metadata"].get("deletionTimestamp"):
+                raise FirewallCleanupError(
+                    f"the controller keeps the exposure {namespace}/{name} and would make everything again:"
+                    " delete the SelfHostedShootExposure itself"
+                )
+            deadline = time.monotonic() + args.wait
             while True:
-                removal = take_down(client, apis, labels, namespace)
+                removal = take_down(client, apis, owner_labels(name, namespace), namespace)
                 removed.update(dict.fromkeys(removal.removed))
-                if removal.gone or time.monotonic() >= deadline:
+                if removal.gone or not _wait(deadline):
                     break
-                time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
-            if removal.gone and kept is not None and adopted:
-                release(client, client.get(exposure_path(namespace, name)) or kept)
+            found = client.get(exposure_path(namespace, name))
+            if removal.gone and found is not None and _is_adopted(found):
+                release(client, found)  # the controller would do this, and is not there
     except _Stopped as stopped:
         print("stopped; run it again to go on", file=sys.stderr)
         return 128 + int(stopped.args[0])
@@ -230,6 +249,7 @@ def run(args: argparse.Namespace) -> int:
         if leader is not None:
             leader.stop()
         server.shutdown()
+        server.server_close()
         for number, handler in before.items():
             signal.signal(number, handler)
     _LOG.info("stopped")
@@ -245,21 +265,26 @@ def check(args: argparse.Namespace) -> int:
         documents = [document for file in args.cilium for document in _documents(file)]
         report = _judge(args, exposure, documents, (), (), args.kubernetes_ip or ())
     else:
-        client, apis = _connect(args)
-        found = client.get(exposure_path(namespace, name))
-        if exposure is None:
-            if found is None:
-                raise ManifestError("", f"there is no exposure {namespace}/{name}: give --file FILE")
-            exposure = parse(found)
-        service = client.get(path_of("v1", "services", namespace, exposure.service))
-        addresses, names = ingress_of(service)
-        more, more_names = ingress_of(found)
-        kubernetes = client.get(path_of("v1", "services", "default", "kubernetes")) or {}
-        cluster_ips = [*(args.kubernetes_ip or ()), *((kubernetes.get("spec") or {}).get("clusterIPs") or ())]
-        documents = _cluster_documents(client, apis, args.cilium_namespace)
-        report = _judge(args, exposure, documents, addresses | more, names | more_names, cluster_ips)
+        with _connect(args) as (client, apis):
+            report = _check_cluster(args, client, apis, name, namespace, exposure)
     _print(report.to_dict(), report.lines(), args)
     return report.exit_code
+
+
+def _check_cluster(
+    args: argparse.Namespace, client: Client, apis: Apis, name: str, namespace: str, exposure: Exposure | None
+) -> CycleReport:
+    found = client.get(exposure_path(namespace, name))
+    if exposure is None:
+        if found is None:
+            raise ManifestError("", f"there is no exposure {namespace}/{name}: give --file FILE")
+        exposure = parse(found)
+    addresses, names = ingress_of(client.get(path_of("v1", "services", namespace, exposure.service)))
+    more, more_names = ingress_of(found)
+    kubernetes = client.get(path_of("v1", "services", "default", "kubernetes")) or {}
+    cluster_ips = [*(args.kubernetes_ip or ()), *((kubernetes.get("spec") or {}).get("clusterIPs") or ())]
+    documents = _cluster_documents(client, apis, args.cilium_namespace)
+    return _judge(args, exposure, documents, addresses | more, names | more_names, cluster_ips)
 
 
 def _documents(file: str) -> list[Any]:
@@ -304,8 +329,8 @@ def _judge(
     args: argparse.Namespace,
     exposure: Exposure,
     documents: Sequence[Any],
-    addresses: Sequence[str] | set[str] | tuple[()],
-    names: Sequence[str] | set[str] | tuple[()],
+    addresses: Iterable[str],
+    names: Iterable[str],
     cluster_ips: Sequence[str],
 ) -> CycleReport:
     try:

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -20,7 +21,7 @@ from ..errors import FirewallCleanupError
 from .capabilities import RESOURCES, Apis, CiliumVersion
 from .client import ApiError, Client, NotLeading, path_of
 from .fields import ManifestError
-from .parsing import parse
+from .parsing import KIND, parse
 from .reconcile import Reconciliation, is_passing, reconcile, take_down
 from .status import FINALIZER, adopt, exposure_path, is_selected, release, write_status
 from .values import CONTROL_PLANE, MANAGER, Manifest, owner_labels
@@ -103,7 +104,7 @@ class ExposureController:
                 self._trouble = str(error)
             else:
                 self._note("", "")
-                self._trouble, failures = None, 0
+                failures = 0
                 delay = min(soon, self.settings.resync)
 
     def _watched(self) -> list[tuple[str, dict[str, str]]]:
@@ -120,21 +121,32 @@ class ExposureController:
         return found
 
     def _watch(self, path: str, labels: dict[str, str]) -> None:
-        """Call for a pass at every event, until the end of the process."""
+        """Call for a pass at every change, until the end of the process."""
         seconds = max(1, int(self.settings.resync))
+        seen: dict[str, str] = {}
+        ended_well = False
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                for _event in self.client.watch(path, labels, seconds):
-                    self._due.set()
+                for event in self.client.watch(path, labels, seconds):
+                    # What an open watch tells first is known, unless the one before it broke: then nothing is.
+                    if (event.type == "OPEN" and not ended_well) or seen.get(event.uid, "") != event.version:
+                        self._due.set()
+                    if event.type == "DELETED":
+                        self._due.set()
+                        seen.pop(event.uid, None)
+                    elif event.uid:
+                        seen[event.uid] = event.version
+                ended_well = time.monotonic() - began > seconds - 0.5
+                pause = 0.0 if ended_well else 1.0
             except (FirewallCleanupError, RuntimeError) as error:  # RuntimeError: the client was closed
+                ended_well = False
                 refused = isinstance(error, ApiError)
                 if isinstance(error, ApiError) and error.code not in {404, 410}:
                     self._note(path, f"watch {path}: {error}")
                 # What is not served now may be later: a CRD comes when Cilium does.
-                self._stop.wait(seconds if refused else 1.0)
-            if time.monotonic() - began < 1.0:
-                self._stop.wait(1.0)
+                pause = seconds if refused else 1.0
+            self._stop.wait(pause)
 
     def run_pass(self) -> float:
         """Make one pass; return in how many seconds the next is due. Raises what makes a pass impossible."""
@@ -142,7 +154,12 @@ class ExposureController:
         apis = attrs.evolve(
             Apis.of_discovery(self.client.served(), self.settings.cilium), namespace=self.settings.cilium_namespace
         )
-        found = self.client.list(exposure_path(self.settings.namespace))
+        collection = exposure_path(self.settings.namespace)
+        if self.client.get(collection) is None:
+            self._trouble = f"the API server does not serve {KIND}: there is nothing to do until it does"
+            self._note("exposures", self._trouble)
+            return self.settings.resync
+        found = self.client.list(collection)
         nodes = self.client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
         soon = self.settings.resync
         for exposure in found:
@@ -152,10 +169,17 @@ class ExposureController:
                 soon = min(soon, self._handle(exposure, apis, nodes))
             except ApiError as error:
                 if not is_passing(error):
-                    self._note(_key(exposure), str(error))
+                    self._report(exposure, error)
                 soon = min(soon, 2.0)
-        self._passed = time.monotonic()
+        self._trouble, self._passed = None, time.monotonic()
+        self._note("exposures", "")
         return soon
+
+    def _report(self, found: Manifest, error: ApiError) -> None:
+        """Write what the API server refuses, such as a right that is missing, into the exposure's status."""
+        self._note(_key(found), str(error))
+        with suppress(ApiError):  # it may be this that is refused
+            write_status(self.client, found, Reconciliation("Error", str(error)))
 
     def _handle(self, found: Manifest, apis: Apis, nodes: list[Manifest]) -> float:
         if found["metadata"].get("deletionTimestamp"):
@@ -205,7 +229,7 @@ class ExposureController:
         if text:
             _LOG.info("%s%s%s", f"{key}: " if key else "", text, f"; {again}" if again else "")
         else:
-            _LOG.info("the API server answers again")
+            _LOG.info("%s", f"{key} are served" if key else "the API server answers again")
 
 
 def _key(found: Manifest) -> str:

@@ -213,12 +213,19 @@ def owned_objects(
     client: Client, apis: Apis, labels: Mapping[str, str], namespace: str
 ) -> Iterable[tuple[Manifest, bool]]:
     """Yield all objects that have an exposure's labels, in the order of a removal, each with whether it is ours."""
-    for kind, resource in RESOURCES.items():
-        if kind not in apis.versions:
-            continue
-        where = (apis.namespace if kind == "CiliumNodeConfig" else namespace) if resource.namespaced else None
-        for found in client.list(path_of(apis.versions[kind], resource.plural, where), labels):
+    for kind in RESOURCES:
+        for found in _labelled(client, apis, kind, labels, namespace):
             yield found, is_ours(found, labels)
+
+
+def _labelled(client: Client, apis: Apis, kind: str, labels: Mapping[str, str], namespace: str) -> list[Manifest]:
+    """Return the objects of a kind with the labels. What discovery does not name is asked for all the same."""
+    resource = RESOURCES[kind]
+    where = (apis.namespace if kind == "CiliumNodeConfig" else namespace) if resource.namespaced else None
+    for version in (apis.versions[kind],) if kind in apis.versions else resource.versions:
+        if found := client.list(path_of(version, resource.plural, where), labels):
+            return found
+    return []
 
 
 def _prune(
@@ -245,9 +252,8 @@ def take_down(client: Client, apis: Apis, labels: Mapping[str, str], namespace: 
     kept: list[str] = []
     for kind in RESOURCES:
         waiting: list[str] = []
-        only = attrs.evolve(apis, versions={kind: apis.versions[kind]} if kind in apis.versions else {})
-        for found, ours in owned_objects(client, only, labels, namespace):
-            if not ours:
+        for found in _labelled(client, apis, kind, labels, namespace):
+            if not is_ours(found, labels):
                 kept.append(object_title(found))
                 continue
             if not found["metadata"].get("deletionTimestamp"):

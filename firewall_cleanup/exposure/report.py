@@ -41,7 +41,7 @@ class StatusReport:
                 found.append(f"{family}: Cilium has given no address")
             if not self.endpoints.get(family):
                 found.append(f"{family}: there is no endpoint")
-        if self.operation and self.operation.get("state") == "Error":
+        if self.operation and self.operation.get("state") != "Succeeded":
             found.append(str(self.operation.get("description")))
         return (*found, *(f"{what} is not ours: {why}" for what, why in self.foreign), *self.conditions)
 

@@ -88,8 +88,20 @@ class Cluster:
                 f'{user}-token,{name},{user},"{group},system:authenticated"' for user, (name, group) in USERS.items()
             )
             tokens.write_text("\n".join(lines) + "\n")
+        policy = self.folder / "audit.yaml"
+        policy.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "audit.k8s.io/v1",
+                    "kind": "Policy",
+                    "omitStages": ["RequestReceived"],
+                    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+                }
+            )
+        )
         words = [
             self.binary,
+            *(f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"),
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
             f"--secure-port={self.port}",
             *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"),
@@ -106,6 +118,11 @@ class Cluster:
         ]
         self._start("apiserver", words)
         self._wait("apiserver", self.is_ready)
+
+    @property
+    def audit_log(self) -> Path:
+        """What the controller asked for, a line of JSON each."""
+        return self.folder / "audit.log"
 
     def is_ready(self) -> bool:
         context = ssl.create_default_context()

@@ -212,6 +212,45 @@ def health(port: int, path: str) -> tuple[int, dict[str, Any]]:
         return error.code, json.loads(error.read())
 
 
+def test_a_missing_right_is_an_error_that_names_it(world: World, log: Path) -> None:
+    path = path_of("rbac.authorization.k8s.io/v1", "roles", "kube-system", "firewall-cleanup-exposure")
+    role = world.admin.get(path) or {}
+    world.put(manifest())
+    try:
+        world.admin.patch(path, {"rules": [each for each in role["rules"] if "services" not in each["resources"]]})
+        with world.cilium(), world.controller("--no-leader-election", log=log):
+            eventually(lambda: 'resource "services"' in status(world)["lastError"]["description"])
+            assert operation(world) == ("Create", "Error")
+            world.admin.patch(path, {"rules": role["rules"]})
+            eventually(lambda: is_ready(world))
+    finally:
+        world.admin.patch(path, {"rules": role["rules"]})
+
+
+def test_without_the_definition_there_is_nothing_to_do_and_it_says_so(world: World, log: Path) -> None:
+    path = path_of(
+        "apiextensions.k8s.io/v1",
+        "customresourcedefinitions",
+        None,
+        "selfhostedshootexposures.extensions.gardener.cloud",
+    )
+    world.admin.delete(path, (world.admin.get(path) or {})["metadata"]["uid"])
+    eventually(lambda: world.admin.get(path) is None)
+    port = free_port()
+    try:
+        with world.cilium(), world.controller("--no-leader-election", f"--health-port={port}", log=log):
+            eventually(lambda: "does not serve SelfHostedShootExposure" in log.read_text())
+            code, told = health(port, "/readyz")
+            assert (code, "does not serve" in told["trouble"]) == (503, True)
+            assert health(port, "/healthz")[0] == 200
+            world.prepare()
+            world.put(manifest())
+            eventually(lambda: is_ready(world))
+            assert health(port, "/readyz")[0] == 200
+    finally:
+        world.prepare()
+
+
 # the API server and its etcd
 
 

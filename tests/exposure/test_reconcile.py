@@ -11,7 +11,7 @@ from servers import ACCOUNT
 from world import LABELS, Double, World, where
 
 from firewall_cleanup.exposure import Apis, CiliumVersion, build, parse
-from firewall_cleanup.exposure.client import ApiError, Client, path_of
+from firewall_cleanup.exposure.client import ApiError, Client, NotLeading, path_of
 from firewall_cleanup.exposure.reconcile import reconcile, take_down
 
 pytestmark = pytest.mark.apiserver
@@ -390,27 +390,39 @@ def test_it_has_no_more_rights_than_it_needs(world: World) -> None:
         assert ACCOUNT in str(error.value)
 
 
-def test_a_missing_right_is_an_error_that_names_it(world: World) -> None:
-    role = next(
-        each
-        for each in world.admin.list(path_of("rbac.authorization.k8s.io/v1", "roles", "kube-system"))
-        if each["metadata"]["name"] == "firewall-cleanup-exposure"
-    )
-    path = where(role)
+def test_nothing_is_written_without_the_lease(world: World) -> None:
+    client = Client.open(world.cluster.kubeconfig("controller"))
+    client.may_write = lambda: False
     try:
-        world.admin.patch(path, {"rules": [each for each in role["rules"] if "services" not in each["resources"]]})
-
-        def outcome() -> Any:
-            nodes = world.client.list(path_of("v1", "nodes"))
-            try:
-                return reconcile(world.client, parse(manifest()), world.apis, nodes)
-            except ApiError as error:
-                return error
-
-        from world import eventually
-
-        found = eventually(lambda: [str(outcome())] if "cannot" in str(outcome()) else None)
-        assert "services" in found[0]
+        with pytest.raises(NotLeading):
+            reconcile(client, parse(manifest()), world.apis, [])
+        assert world.objects() == {}
     finally:
-        world.admin.patch(path, {"rules": role["rules"]})
-        world.prepare()
+        client.close()
+
+
+def test_discovery_that_lacks_a_kind_does_not_hide_its_objects(world: World) -> None:
+    """As it may for a moment after a start: a removal asks for every kind all the same."""
+    world.reconcile(manifest())
+    bare = Apis({kind: api for kind, api in world.apis.versions.items() if not kind.startswith("Cilium")})
+    assert take_down(world.client, bare, LABELS, "kube-system").gone
+    assert world.objects() == {}
+
+
+def test_a_server_that_has_not_finished_its_start_is_not_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists may be empty: a removal would take that for done."""
+    world.reconcile(manifest())
+    before = set(world.objects())
+    get = Client.get
+
+    def early(client: Client, path: str) -> Any:
+        return None if path.endswith("/default/services/kubernetes") else get(client, path)
+
+    monkeypatch.setattr(Client, "get", early)
+    for command in (("delete", "root"), ("status", "root")):
+        done = world.command(*command)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is not ready: it has not made its Service default/kubernetes yet" in done.stderr
+    assert set(world.objects()) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import yaml
 from exposures import CRDS
 from servers import Cluster
 
+from firewall_cleanup import cli
 from firewall_cleanup.exposure import Apis, CiliumVersion, parse
 from firewall_cleanup.exposure.capabilities import RESOURCES
 from firewall_cleanup.exposure.client import ApiError, Client, path_of
@@ -161,9 +163,12 @@ class World:
     # commands
 
     def command(self, *words: str, user: str = "admin") -> subprocess.CompletedProcess[str]:
-        """Run `firewall-cleanup exposure` to its end."""
-        done = [*self._words(words[0], user), *words[1:]]
-        return subprocess.run(done, capture_output=True, text=True, check=False, timeout=120)
+        """Run `firewall-cleanup exposure` to its end, in this process, as its start takes longer than its work."""
+        done = [*self._words(words[0], user)[3:], *words[1:]]
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            code = cli.main(done)
+        return subprocess.CompletedProcess(done, code, out.getvalue(), error.getvalue())
 
     def _words(self, command: str, user: str) -> list[str]:
         kubeconfig = str(self.cluster.kubeconfig(user))
