@@ -201,7 +201,7 @@ def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:
     kind, name = document.get("kind"), _dig(document, "metadata", "name")
     spec = document.get("spec") if kind == "Pod" else _dig(document, "spec", "template", "spec")
     for group in ("initContainers", "containers"):
-        for container in _dig(spec, group) or ():
+        for container in _listed(reading, kind, name, _dig(spec, group)):
             part = _part(str(name), str(_dig(container, "name")))
             if part is None:
                 continue
@@ -210,7 +210,7 @@ def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:
             for key, value in _arguments(container):
                 if key in _URL_KEYS and value:
                     _add(reading.urls, part, _words(value), f"{source}, --{key}")
-            for variable in _dig(container, "env") or ():
+            for variable in _listed(reading, kind, name, _dig(container, "env")):
                 if _dig(variable, "name") == _HOST_VARIABLE:
                     value = _dig(variable, "value")
                     if value:
@@ -221,6 +221,12 @@ def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:
                         )
 
 
+def _listed(reading: _Reading, kind: Any, name: Any, value: Any) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        reading.gaps.append(f"{kind} {name}: {str(value)[:40]!r} is not a list")
+    return value if isinstance(value, list) else []
+
+
 def _part(owner: str, container: str) -> CiliumPart | None:
     if "operator" in owner:
         return CiliumPart.OPERATOR
@@ -228,7 +234,8 @@ def _part(owner: str, container: str) -> CiliumPart | None:
 
 
 def _arguments(container: Any) -> Iterator[tuple[str, str]]:
-    words = [str(each) for each in (*(_dig(container, "command") or ()), *(_dig(container, "args") or ()))]
+    given = (_dig(container, key) for key in ("command", "args"))
+    words = [str(each) for some in given if isinstance(some, list) for each in some]
     for index, word in enumerate(words):
         key, _, value = word.lstrip("-").partition("=")
         if word.startswith("--"):

@@ -145,7 +145,7 @@ class ExposureController:
                 if isinstance(error, ApiError) and error.code not in {404, 410}:
                     self._note(path, f"watch {path}: {error}")
                 # What is not served now may be later: a CRD comes when Cilium does.
-                pause = seconds if refused else 1.0
+                pause = min(seconds, 10.0) if refused else 1.0
             self._stop.wait(pause)
 
     def run_pass(self) -> float:

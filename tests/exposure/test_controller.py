@@ -255,8 +255,9 @@ def test_without_the_definition_there_is_nothing_to_do_and_it_says_so(world: Wor
 
 
 def test_the_api_server_is_started_again(world: World, log: Path) -> None:
+    """What happens after it is heard of: the next pass without an event would be in an hour."""
     world.put(manifest())
-    with world.cilium(), world.controller(log=log) as process:
+    with world.cilium(), world.controller("--resync=3600", log=log) as process:
         eventually(lambda: is_ready(world))
         world.cluster.stop("apiserver", kill=True)
         eventually(lambda: "no pass" in log.read_text() or process.poll() is not None)
@@ -272,7 +273,8 @@ def test_etcd_is_swapped_for_an_older_one(world: World, log: Path) -> None:
     """The older state lacks a node and has other addresses; what it lacks is made, what it has becomes right."""
     world.put(manifest(addresses=["192.0.2.9", "2001:db8::9"]))
     store = f"before-{log.parent.name}"
-    with world.cilium(), world.controller(log=log) as process:
+    # It converges by what it hears alone: the next pass without an event would be in an hour.
+    with world.cilium(), world.controller("--resync=3600", log=log) as process:
         eventually(lambda: is_ready(world))
         world.cluster.keep(store)
         document = manifest()

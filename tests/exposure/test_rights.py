@@ -68,5 +68,10 @@ def test_every_right_is_needed_and_no_version_is_asked_for(world: World, tmp_pat
     found, entries = used(world, start)
     assert granted() - found == set()
     assert not [each for each in entries if "resourceVersion=" in each["requestURI"]]
+    written = [
+        (each["objectRef"]["resource"], each["verb"]) for each in entries if each["verb"] in {"patch", "delete"}
+    ]
+    assert written[0] == ("selfhostedshootexposures", "patch")  # the finalizer, before anything else is made
+    assert written[-1] == ("selfhostedshootexposures", "patch")  # and off, after all has gone
     refused = [each["requestURI"] for each in entries if each["responseStatus"].get("code") == 403]
     assert refused == []

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firewall_cleanup.exposure import Apis, CiliumVersion, ManifestError, UnsupportedError, build, judge, parse
+from firewall_cleanup.exposure.cilium_hosts import read_settings
+from firewall_cleanup.exposure.cycle import find_cycles, owned_addresses
 
 pytestmark = pytest.mark.property
 
@@ -144,3 +146,38 @@ def test_nothing_crashes_the_parser(document: dict[str, Any], data: st.DataObjec
     else:
         found = "an exposure"
     assert found
+
+
+def written(address: str, chance: Any) -> str:
+    """The same address, written in one of the ways that a configuration may."""
+    ip = ipaddress.ip_address(address)
+    ways = [str(ip), ip.exploded, ip.exploded.upper()]
+    if ip.version == 4:
+        ways.append(f"::ffff:{ip}")
+    url = f"[{ip.compressed}]" if ip.version == 6 else str(ip)
+    return chance.choice([*ways, f"https://{url}", f"https://{url}:6443/"])
+
+
+@given(manifests(), st.randoms(), v4 | v6)
+def test_a_cycle_is_found_however_the_address_is_written(document: dict[str, Any], chance: Any, other: str) -> None:
+    exposure = parse(document)
+    owned = owned_addresses(exposure)
+    for address in (*exposure.config.addresses, other):
+        for values in (
+            {"k8sServiceHost": written(address, chance)},
+            {"k8s": {"apiServerURLs": written(address, chance)}},
+        ):
+            report = find_cycles(read_settings([{**values, "kubeProxyReplacement": True}]), owned, lambda _name: [])
+            plain = ipaddress.ip_address(address)
+            mapped = getattr(plain, "ipv4_mapped", None)
+            ours = str(mapped or plain) in owned.addresses
+            assert {each.cycle for each in report.verdicts} == {ours}
+
+
+@given(st.lists(junk, max_size=3), st.sampled_from(["DaemonSet", "ConfigMap", "CiliumNodeConfig", "Pod", None]))
+def test_no_document_crashes_the_check(documents: list[Any], kind: str | None) -> None:
+    shapes = [{"kind": kind, "metadata": each, "spec": each, "data": each} for each in documents]
+    deeper = [{"kind": kind, "spec": {"template": {"spec": {"containers": each}}}} for each in documents]
+    settings = read_settings([*documents, *shapes, *deeper])
+    owned = owned_addresses(parse(manifest()))
+    find_cycles(settings, owned, lambda _name: []).to_dict()
