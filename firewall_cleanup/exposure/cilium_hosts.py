@@ -199,26 +199,31 @@ def _node_config(reading: _Reading, document: Mapping[str, Any]) -> None:
 
 def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:
     kind, name = document.get("kind"), _dig(document, "metadata", "name")
-    spec = document.get("spec") if kind == "Pod" else _dig(document, "spec", "template", "spec")
+    spec = _dig(document, "spec", "template", "spec")
+    if kind == "Pod":
+        # What a webhook has put into the pods is not in their DaemonSet.
+        spec = document.get("spec")
+        owners = _listed(reading, kind, name, _dig(document, "metadata", "ownerReferences"))
+        kind, name = "pods of", next((_dig(each, "name") for each in owners), name)
     for group in ("initContainers", "containers"):
         for container in _listed(reading, kind, name, _dig(spec, group)):
             part = _part(str(name), str(_dig(container, "name")))
-            if part is None:
-                continue
-            reading.parts.add(part)
-            source = f"{kind} {name}, container {_dig(container, 'name')}"
-            for key, value in _arguments(container):
-                if key in _URL_KEYS and value:
-                    _add(reading.urls, part, _words(value), f"{source}, --{key}")
-            for variable in _listed(reading, kind, name, _dig(container, "env")):
-                if _dig(variable, "name") == _HOST_VARIABLE:
-                    value = _dig(variable, "value")
-                    if value:
-                        _add(reading.env, part, [str(value)], f"{source}, {_HOST_VARIABLE}")
-                    else:
-                        reading.gaps.append(
-                            f"{source}: {_HOST_VARIABLE} comes from another object; give it by --host"
-                        )
+            if part is not None:
+                reading.parts.add(part)
+                _container(reading, part, f"{kind} {name}, container {_dig(container, 'name')}", container)
+
+
+def _container(reading: _Reading, part: CiliumPart, source: str, container: Any) -> None:
+    for key, value in _arguments(container):
+        if key in _URL_KEYS and value:
+            _add(reading.urls, part, _words(value), f"{source}, --{key}")
+    for variable in _listed(reading, source, "env", _dig(container, "env")):
+        if _dig(variable, "name") != _HOST_VARIABLE:
+            continue
+        if value := _dig(variable, "value"):
+            _add(reading.env, part, [str(value)], f"{source}, {_HOST_VARIABLE}")
+        else:
+            reading.gaps.append(f"{source}: {_HOST_VARIABLE} comes from another object; give it by --host")
 
 
 def _listed(reading: _Reading, kind: Any, name: Any, value: Any) -> list[Any]:

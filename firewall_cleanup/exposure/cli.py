@@ -127,6 +127,12 @@ def parser() -> argparse.ArgumentParser:
         "--host", action="append", metavar="HOST", help="judge this host of the agent too; repeat for more"
     )
     check.add_argument(
+        "--dns-name",
+        action="append",
+        metavar="NAME",
+        help="a name that leads, or will lead, to the exposure; repeat for more",
+    )
+    check.add_argument(
         "--kubernetes-ip", action="append", metavar="ADDRESS", help="the kubernetes Service's ClusterIP, for files"
     )
     _output(check, "text", "json")

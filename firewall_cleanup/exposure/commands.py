@@ -314,7 +314,11 @@ def _cluster_documents(client: Client, apis: Apis, namespace: str) -> list[Manif
             found.append(one)
     if "CiliumNodeConfig" in apis.versions:
         found += client.list(path_of(apis.versions["CiliumNodeConfig"], "ciliumnodeconfigs", namespace))
-    if not any(each["kind"] == "DaemonSet" for each in found):
+    for pods, label, kind in (("cilium", "k8s-app", "DaemonSet"), ("cilium-operator", "name", "Deployment")):
+        running = client.list(path_of("v1", "pods", namespace), {label: pods})
+        if running:
+            found = [each for each in found if each["kind"] != kind] + running
+    if not any(each["kind"] in {"DaemonSet", "Pod"} for each in found):
         raise FirewallCleanupError(
             f"there is no DaemonSet {namespace}/cilium to look at: give --cilium-namespace, or --cilium FILE"
         )
@@ -334,6 +338,7 @@ def _judge(
     cluster_ips: Sequence[str],
 ) -> CycleReport:
     try:
+        names = (*names, *(args.dns_name or ()))
         owned = owned_addresses(exposure, addresses=addresses, names=names, cluster_ips=cluster_ips)
     except ValueError as error:
         raise ManifestError("--kubernetes-ip", str(error)) from None

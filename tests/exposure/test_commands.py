@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 import yaml
 from exposures import manifest, node
+from jsonschema import Draft202012Validator
 from world import World, eventually, where
 
 from firewall_cleanup.exposure.client import Client
 from firewall_cleanup.exposure.status import FINALIZER, adopt
 
 pytestmark = pytest.mark.apiserver
+
+SCHEMA = Draft202012Validator(json.loads((Path(__file__).parents[2] / "docs/exposure.schema.json").read_text()))
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def write(folder: Path, document: dict[str, Any]) -> Path:
 
 def json_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found["version"] == 1
+    SCHEMA.validate(found)
     return found
 
 
@@ -102,6 +105,8 @@ def test_delete_waits_and_is_stopped(world: World, file: Path) -> None:
     done = world.command("delete", "root", "--wait", "0")
     assert done.returncode == 1
     assert "waiting for Service kube-system/exposure-root to go (held by example.org/hold)" in done.stdout
+    found = json_of(world.command("delete", "root", "--wait", "0", "--output", "json"))
+    assert (found["gone"], len(found["waiting"])) == (False, 1)
     process = subprocess.Popen([*world._words("delete", "admin"), "root"], stderr=subprocess.PIPE, text=True)
     eventually(lambda: Path(f"/proc/{process.pid}/net/tcp").read_text().count("\n") > 1)
     eventually(lambda: catches_sigterm(process.pid))
@@ -189,6 +194,14 @@ def test_check_looks_at_the_cluster(world: World, file: Path) -> None:
         assert {each["cycle"] for each in found["hosts"]} == {True}  # the ClusterIP, and no kube-proxy
         world.put(daemon_set("localhost"))
         assert world.command("check", "-f", str(file)).returncode == 0
+        assert world.command("check", "-f", str(file), "--dns-name", "localhost").returncode == 1
+        # A webhook may have put something else into the pods.
+        pod = daemon_set("192.0.2.10")["spec"]["template"]
+        pod["metadata"] |= {"name": "cilium-x", "namespace": "kube-system"}
+        made.append(world.put({"apiVersion": "v1", "kind": "Pod", **pod}))
+        done = world.command("check", "-f", str(file))
+        assert "CYCLE: bootstrap, 192.0.2.10 (pods of cilium-x, container config" in done.stdout
+        world.remove("Pod", made.pop()["metadata"]["name"])
         world.put(manifest(addresses=None, ranges=["192.0.2.0/24", "2001:db8::/64"]))
         world.put(daemon_set("2001:db8::77"))
         done = world.command("check", "root")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import attrs
 import pytest
 from exposures import ADDRESSES, FAMILIES, NODES, manifest, node
 from servers import ACCOUNT
@@ -20,7 +21,7 @@ KINDS = {
     "l2": {"CiliumLoadBalancerIPPool", "CiliumL2AnnouncementPolicy", "CiliumNodeConfig", "EndpointSlice", "Service"},
     "bgp": {"CiliumLoadBalancerIPPool", "CiliumBGPAdvertisement", "CiliumNodeConfig", "EndpointSlice", "Service"},
 }
-PEERS = {
+PEERS: dict[str, Any] = {
     "localASN": 65000,
     "peers": [{"address": "10.0.0.1", "asn": 1}, {"address": "fd00::1", "asn": 1, "port": 1790}],
 }
@@ -214,6 +215,24 @@ def test_the_way_of_announcing_changes(world: World) -> None:
     assert "CiliumBGPPeerConfig exposure-root-179" in found
     assert "CiliumBGPPeerConfig exposure-root-1790" not in found
     assert "CiliumNodeConfig exposure-root" not in found
+
+
+def test_cilium_is_updated(world: World) -> None:
+    """From a release with v2alpha1 to one with v2: the objects stay the same ones, and are still ours."""
+    old, new = (
+        attrs.evolve(Apis.of_version(CiliumVersion(1, minor)), cilium=CiliumVersion(1, 19)) for minor in (17, 19)
+    )
+    assert old.version_of("CiliumLoadBalancerIPPool") != new.version_of("CiliumLoadBalancerIPPool")
+    world.reconcile(manifest(announce="bgp", bgp=PEERS), old)
+    before = {name: each["metadata"]["uid"] for name, each in world.objects().items()}
+    outcome = world.reconcile(manifest(announce="bgp", bgp=PEERS), new)
+    assert "removed" not in {each.done for each in outcome.objects}
+    assert {name: each["metadata"]["uid"] for name, each in world.objects().items()} == before
+    peers = {**PEERS, "peers": PEERS["peers"][:1]}
+    world.reconcile(manifest(announce="bgp", bgp=peers), new)
+    assert len(before) - len(world.objects()) == 1
+    assert take_down(world.client, old, LABELS, "kube-system").gone
+    assert world.objects() == {}
 
 
 def test_what_others_change_comes_back(world: World) -> None:

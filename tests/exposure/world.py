@@ -24,6 +24,7 @@ from firewall_cleanup.exposure import Apis, CiliumVersion, parse
 from firewall_cleanup.exposure.capabilities import RESOURCES
 from firewall_cleanup.exposure.client import ApiError, Client, path_of
 from firewall_cleanup.exposure.deploy import Deployment, controller_manifests
+from firewall_cleanup.exposure.parsing import API_VERSION
 from firewall_cleanup.exposure.reconcile import Reconciliation, reconcile
 from firewall_cleanup.exposure.status import exposure_path
 from firewall_cleanup.exposure.values import CONTROL_PLANE, owner_labels
@@ -31,6 +32,7 @@ from firewall_cleanup.exposure.values import CONTROL_PLANE, owner_labels
 T = TypeVar("T")
 PLURALS = {
     "Node": ("nodes", False),
+    "Pod": ("pods", True),
     "CustomResourceDefinition": ("customresourcedefinitions", False),
     "ServiceAccount": ("serviceaccounts", True),
     "Role": ("roles", True),
@@ -116,9 +118,9 @@ class World:
         self.admin.patch(f"{path_of('v1', 'nodes', None, found['metadata']['name'])}/status", change)
 
     def remove(self, kind: str, name: str) -> None:
-        api = {"Node": "v1", "SelfHostedShootExposure": "extensions.gardener.cloud/v1alpha1"}.get(
+        api = {"Node": "v1", "Pod": "v1", "SelfHostedShootExposure": API_VERSION}.get(kind) or self.apis.versions[
             kind
-        ) or self.apis.versions[kind]
+        ]
         plural, namespaced = PLURALS[kind]
         path = path_of(api, plural, "kube-system" if namespaced else None, name)
         found = self.admin.get(path)
@@ -153,7 +155,7 @@ class World:
     def clean(self) -> None:
         """Take away all that tests make, finalizers or not."""
         kinds = {kind: self.apis.versions[kind] for kind in RESOURCES}
-        kinds |= {"Node": "v1", "SelfHostedShootExposure": "extensions.gardener.cloud/v1alpha1"}
+        kinds |= {"Node": "v1", "SelfHostedShootExposure": API_VERSION}
         for kind, api in kinds.items():
             plural, namespaced = PLURALS[kind]
             namespace = "kube-system" if namespaced else None
