@@ -21,8 +21,8 @@ from ..errors import FirewallCleanupError
 from .capabilities import RESOURCES, Apis, CiliumVersion
 from .client import ApiError, Client, NotLeading, path_of
 from .fields import ManifestError
-from .parsing import KIND, parse
-from .reconcile import Reconciliation, is_passing, reconcile, take_down
+from .parsing import KIND, can_have_objects, parse
+from .reconcile import Reconciliation, Removal, is_passing, reconcile, take_down
 from .status import FINALIZER, adopt, exposure_path, is_selected, release, write_status
 from .values import CONTROL_PLANE, MANAGER, Manifest, owner_labels
 
@@ -63,7 +63,7 @@ class ExposureController:
         self._due.set()
 
     def stop(self) -> None:
-        """End `run` after the request that is under way."""
+        """End `run` after the pass that is under way."""
         self._stop.set()
         self._due.set()
 
@@ -209,9 +209,11 @@ class ExposureController:
         if FINALIZER not in (found["metadata"].get("finalizers") or ()):
             return self.settings.resync
         metadata = found["metadata"]
-        removal = take_down(
-            self.client, apis, owner_labels(metadata["name"], metadata["namespace"]), metadata["namespace"]
-        )
+        if can_have_objects(metadata["name"]):
+            labels = owner_labels(metadata["name"], metadata["namespace"])
+            removal = take_down(self.client, apis, labels, metadata["namespace"])
+        else:
+            removal = Removal((), (), ())
         if removal.gone:
             release(self.client, found)
             self._note(_key(found), "deleted: nothing is left of it")

@@ -26,7 +26,7 @@ from .values import (
     resource_name,
 )
 
-__all__ = ["API_VERSION", "KIND", "TYPE", "parse", "read_documents", "read_manifest"]
+__all__ = ["API_VERSION", "KIND", "TYPE", "can_have_objects", "parse", "read_documents", "read_manifest"]
 
 API_VERSION = "extensions.gardener.cloud/v1alpha1"
 KIND = "SelfHostedShootExposure"
@@ -127,7 +127,7 @@ def parse(document: Any, *, strict: bool = False) -> Exposure:
     metadata.mapping()
     spec.mapping(_SPEC if strict else None)
     name = metadata.get("name").text(DNS_SUBDOMAIN, "a DNS name in lower case")
-    if not DNS_LABEL.fullmatch(resource_name(name)) or len(resource_name(name)) > 58:
+    if not can_have_objects(name):
         raise metadata.get("name").error(
             f"{resource_name(name)!r} is to be the name of a Service: at most 49 characters of yours, no dots"
         )
@@ -143,6 +143,11 @@ def parse(document: Any, *, strict: bool = False) -> Exposure:
         config=_config(spec.get("providerConfig"), port),
         class_name=class_name.text() if class_name else "shoot",
     )
+
+
+def can_have_objects(name: str) -> bool:
+    """Tell whether an exposure of this name can have a Service, and slices with names five characters longer."""
+    return DNS_LABEL.fullmatch(resource_name(name)) is not None and len(resource_name(name)) <= 58
 
 
 def _endpoints(field: Field) -> tuple[Endpoint, ...]:
@@ -202,7 +207,8 @@ def _consistent(field: Field, config: ProviderConfig) -> None:
             raise Field(None, f"{field.path}.addresses[{index}]").error(
                 f"{address} is {family_word(family_of(address))}, which ipFamilies does not have"
             )
-        if config.pool and config.ranges and not any(address in each for each in config.ranges):
+        same = [each for each in config.ranges if each.family is family_of(address)]
+        if same and not any(address in each for each in same):
             raise Field(None, f"{field.path}.addresses[{index}]").error(f"{address} is in none of the ranges")
     for index, block in enumerate(config.ranges):
         if block.family not in config.families:

@@ -46,27 +46,25 @@ class Recorder:
         self.lines += [f"# exit status {status}"] if status else []
         self.lines.append("")
 
-    def write(self) -> None:
-        while not self.lines[-1]:
-            self.lines.pop()
-        PAGE.write_text("\n".join([*self.lines, "```", ""]))
+    def page(self) -> str:
+        return "\n".join([*self.lines, "```", ""])
 
 
-def without_controller(record: Recorder, world: World) -> None:
+def without_controller(recorder: Recorder, world: World) -> None:
     """By hand: apply, a node fails, delete."""
-    record.note("Three healthy control-plane nodes. Without the controller, by hand:")
-    record.run("apply", "-f", str(FILE), "--cilium-version", "1.19")
-    record.run("status", "root")
-    record.note("The node cp-2 becomes unhealthy.")
+    recorder.note("Three healthy control-plane nodes. Without the controller, by hand:")
+    recorder.run("apply", "-f", str(FILE), "--cilium-version", "1.19")
+    recorder.run("status", "root")
+    recorder.note("The node cp-2 becomes unhealthy.")
     world.put_node(node("cp-2", *NODES["cp-2"], ready="Unknown"))
-    record.run("apply", "-f", str(FILE), "--cilium-version", "1.19")
-    record.run("status", "root")
-    record.run("delete", "root")
-    record.run("status", "root", status=1)
+    recorder.run("apply", "-f", str(FILE), "--cilium-version", "1.19")
+    recorder.run("status", "root")
+    recorder.run("delete", "root")
+    recorder.run("status", "root", status=1)
     world.put_node(node("cp-2", *NODES["cp-2"]))
 
 
-def with_controller(record: Recorder, world: World, log: Path) -> None:
+def with_controller(recorder: Recorder, world: World, log: Path) -> None:
     """The controller: etcd is swapped for an older state, then for an empty one."""
     [document] = read_documents(FILE.read_text(), FILE.name)
 
@@ -75,46 +73,57 @@ def with_controller(record: Recorder, world: World, log: Path) -> None:
         return last.get("state") == "Succeeded" and len(world.endpoints("ipv6")) == count
 
     with world.controller(log=log):
-        record.note("With the controller: it runs from here on. kubectl apply -f examples/exposure.yaml")
+        recorder.note("With the controller: it runs from here on. kubectl apply -f examples/exposure.yaml")
         world.put(document)
         eventually(lambda: settled(3))
-        record.run("status", "root")
+        recorder.run("status", "root")
         world.cluster.keep("older")
-        record.note("A copy of etcd is kept here. Then cp-3 leaves the manifest, and is gone from the endpoints:")
+        recorder.note("A copy of etcd is kept here. Then cp-3 leaves the manifest, and is gone from the endpoints:")
         shorter = {**document, "spec": {**document["spec"], "endpoints": document["spec"]["endpoints"][:2]}}
         eventually(lambda: world.put(shorter))
         eventually(lambda: settled(2))
-        record.run("status", "root")
-        record.note("etcd is swapped for the older copy below the API server. cp-3 is back, as that state wants it:")
+        recorder.run("status", "root")
+        recorder.note(
+            "etcd is swapped for the older copy below the API server. cp-3 is back, as that state wants it:"
+        )
         world.cluster.swap("older")
         eventually(lambda: settled(3))
-        record.run("status", "root")
-        record.note(
+        recorder.run("status", "root")
+        recorder.note(
             "The controller hears of changes to the older state, though its resource versions went backwards:"
         )
         eventually(lambda: world.put(shorter))
         eventually(lambda: settled(2))
-        record.run("status", "root")
-        record.note("etcd is swapped for an empty one: not even the custom resource definitions are left.")
+        recorder.run("status", "root")
+        recorder.note("etcd is swapped for an empty one: not even the custom resource definitions are left.")
         world.cluster.swap("empty")
-        record.run("status", "root", status=1)
-        record.note("The administrator puts definitions, rights, nodes and the exposure there again:")
+        recorder.run("status", "root", status=1)
+        recorder.note("The administrator puts definitions, rights, nodes and the exposure there again:")
         world.prepare()
         for name, addresses in NODES.items():
             world.put_node(node(name, *addresses))
         world.put(document)
         eventually(lambda: settled(3))
-        record.run("status", "root")
-        record.note("The controller keeps it, so this is refused:")
-        record.run("delete", "root", status=1)
-        record.note("kubectl delete exp root")
+        recorder.run("status", "root")
+        recorder.note("The controller keeps it, so this is refused:")
+        recorder.run("delete", "root", status=1)
+        recorder.note("kubectl delete exp root")
         world.remove("SelfHostedShootExposure", "root")
         eventually(lambda: world.exposure() is None)
-        record.run("status", "root", status=1)
+        recorder.run("status", "root", status=1)
     left = ", ".join(world.objects()) or "none"
-    record.note(
+    recorder.note(
         f"Objects of the exposure's kinds in the whole cluster: {left}. The controller was never started again."
     )
+
+
+def record(world: World, log: Path) -> str:
+    """Record the page in a cluster with three healthy nodes."""
+    found = Recorder(world)
+    with world.cilium():
+        without_controller(found, world)
+        with_controller(found, world, log)
+    return found.page()
 
 
 def main() -> None:
@@ -126,11 +135,7 @@ def main() -> None:
             world.prepare()
             for name, addresses in NODES.items():
                 world.put_node(node(name, *addresses))
-            record = Recorder(world)
-            with world.cilium():
-                without_controller(record, world)
-                with_controller(record, world, Path(folder) / "controller.log")
-            record.write()
+            PAGE.write_text(record(world, Path(folder) / "controller.log"))
             world.close()
         finally:
             cluster.close()

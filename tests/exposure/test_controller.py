@@ -133,6 +133,17 @@ def test_others_are_not_its_business(world: World, log: Path) -> None:
         eventually(lambda: "Service exposure-classed" in world.objects())
 
 
+def test_a_name_that_is_too_long_is_no_trap(world: World, log: Path) -> None:
+    """Nothing can be made for it; it can be deleted all the same."""
+    name = "a" * 70
+    world.put(manifest(name=name))
+    path = exposure_path("kube-system", name)
+    with world.controller("--no-leader-election", log=log):
+        eventually(lambda: "metadata.name" in (world.admin.get(path) or {})["status"]["lastError"]["description"])
+        world.remove("SelfHostedShootExposure", name)
+        eventually(lambda: world.admin.get(path) is None)
+
+
 def test_it_says_nothing_twice(world: World, log: Path) -> None:
     """An error is written once, not at every pass: a status that changed would call for the next pass."""
     world.put(manifest())

@@ -11,7 +11,17 @@ import yaml
 from exposures import NODES, endpoint, exposure, manifest
 
 from firewall_cleanup import Family
-from firewall_cleanup.exposure import Announce, BgpPeer, IpRange, ManifestError, parse, read_manifest
+from firewall_cleanup.exposure import (
+    Announce,
+    Apis,
+    BgpPeer,
+    CiliumVersion,
+    IpRange,
+    ManifestError,
+    build,
+    parse,
+    read_manifest,
+)
 
 V4, V6 = Family.IPV4, Family.IPV6
 
@@ -71,6 +81,12 @@ def test_ranges_and_bgp() -> None:
         IpRange("2001:db8::1", "2001:db8::ff"),
     )
     assert found.config.bgp.peers == (BgpPeer("fd00::1", 65001), BgpPeer("10.0.0.1", 1, 1790))
+
+
+def test_a_range_of_one_family_beside_an_address_of_the_other() -> None:
+    found = exposure(ranges=["2001:db8::/64"])
+    [pool] = [each for each in build(found, Apis.of_version(CiliumVersion(1, 19))) if each["kind"].endswith("Pool")]
+    assert pool["spec"]["blocks"] == [{"cidr": "2001:db8::/64"}, {"start": "192.0.2.10"}]
 
 
 CONFIG = "spec.providerConfig"
