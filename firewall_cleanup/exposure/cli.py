@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,16 @@ def _number(low: float, high: float) -> Callable[[str], float]:
 
     read.__name__ = f"number between {low:g} and {high:g}"
     return read
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise ValueError(text)
+    return value
+
+
+_port.__name__ = "number of a port"  # argparse names the type in its error
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
     render.add_argument("--controller", action="store_true", help="print what deploys the controller instead")
     render.add_argument("--image", help="with --controller: the image of firewall-cleanup")
     render.add_argument("--class", dest="class_name", help="with --controller: as in run")
-    render.add_argument("--port", type=int, help="with --controller: of the API server on localhost (default: 443)")
+    render.add_argument("--port", type=_port, help="with --controller: of the API server on localhost (default: 443)")
     _output(render, "yaml", "json")
     apply = command("apply", "Make the cluster as a manifest says, once, without the controller.", file=manifest)
     _wait(apply)
@@ -106,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
         help="the longest time between two passes (default: 30)",
     )
     run.add_argument("--health-address", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
-    run.add_argument("--health-port", type=int, default=10369, metavar="PORT", help="default: 10369")
+    run.add_argument("--health-port", type=_port, default=10369, metavar="PORT", help="default: 10369")
     run.add_argument(
         "--no-leader-election", action="store_true", help="work without the Lease; only one instance may run"
     )
@@ -158,18 +169,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     try:
         if args.command == "render":
-            return _render(args)
-        from . import commands  # noqa: PLC0415 - it loads the Kubernetes client, which render does without
+            status = _render(args)
+        else:
+            from . import commands  # noqa: PLC0415 - it loads the Kubernetes client, which render does without
 
-        status: int = getattr(commands, args.command)(args)
+            status = getattr(commands, args.command)(args)
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"yaml", "lightkube", "httpx2"}:
             return _wrong(f"{_MISSING} ({error.name} is missing)", 1)
         raise
+    except BrokenPipeError:
+        # The reader has gone: nobody knows what was not read.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (FirewallCleanupError, OSError) as error:
         return _wrong(str(error), _code(error))
-    except BrokenPipeError:
-        return 1
     return status
 
 

@@ -22,14 +22,14 @@ from ..errors import FirewallCleanupError
 from ..words import escape
 from .capabilities import Apis
 from .cilium_hosts import ApiHost, CiliumPart, ingress_of, read_settings
-from .client import Client, path_of
+from .client import ApiError, Client, path_of
 from .controller import ControllerSettings, ExposureController
 from .cycle import CycleReport, find_cycles, owned_addresses
 from .fields import DNS_LABEL, DNS_SUBDOMAIN, ManifestError
 from .health import serve_health
 from .leader import Leader
 from .parsing import parse, read_documents, read_manifest
-from .reconcile import Reconciliation, Removal, reconcile, take_down
+from .reconcile import Reconciliation, Removal, is_passing, reconcile, take_down
 from .report import StatusReport, read_status
 from .status import FINALIZER, exposure_path, release
 from .values import CONTROL_PLANE, Exposure, Manifest, owner_labels
@@ -109,8 +109,13 @@ def apply(args: argparse.Namespace) -> int:
                 raise FirewallCleanupError(f"the controller keeps the exposure {place}: change that object instead")
             deadline = time.monotonic() + args.wait
             while True:
-                nodes = client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
-                outcome = reconcile(client, exposure, apis, nodes)
+                try:
+                    nodes = client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
+                    outcome = reconcile(client, exposure, apis, nodes)
+                except ApiError as error:
+                    if is_passing(error) and _wait(deadline):
+                        continue
+                    raise
                 for each in outcome.objects:
                     if done.get(each.what) in {None, "unchanged", "refused", "going"}:
                         done[each.what] = each.done
@@ -233,10 +238,8 @@ def run(args: argparse.Namespace) -> int:
             f"the health endpoint cannot be opened at {args.health_address} port {args.health_port}: {error};"
             " give another --health-port"
         ) from None
-    received: list[int] = []
 
-    def stop(number: int, _frame: object) -> None:
-        received.append(number)
+    def stop(_number: int, _frame: object) -> None:
         controller.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -294,11 +297,8 @@ def _documents(file: str) -> list[Any]:
         raise ManifestError("", f"{file}: {getattr(error, 'strerror', None) or error}") from None
     found: list[Any] = []
     for document in read_documents(text, file):
-        found += (
-            document["items"]
-            if isinstance(document, dict) and str(document.get("kind")).endswith("List")
-            else [document]
-        )
+        items = document.get("items") if isinstance(document, dict) else None
+        found += items if isinstance(items, list) and str(document.get("kind")).endswith("List") else [document]
     return found
 
 

@@ -91,8 +91,8 @@ class _Progress:
             self.waiting.append(str(error))
             self.objects.append(ObjectState(what, "going"))
         except (ForeignObject, ApiError) as error:
-            if isinstance(error, ApiError) and error.code in {429, 500, 502, 503, 504}:
-                raise  # the server's trouble, not this object's
+            if isinstance(error, ApiError) and is_passing(error) and not error.managers:
+                raise  # the server's trouble, or somebody was faster: not for people to solve
             self.problems.append(explain(error, what) if isinstance(error, ApiError) else str(error))
             self.objects.append(ObjectState(what, "refused"))
         else:

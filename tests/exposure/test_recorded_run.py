@@ -12,4 +12,5 @@ pytestmark = pytest.mark.apiserver
 
 
 def test_the_recorded_run_is_true(world: World, tmp_path: Path) -> None:
+    """In it etcd is swapped for an older state and for an empty one, and the controller is never started again."""
     assert record(world, tmp_path / "controller.log") == PAGE.read_text()

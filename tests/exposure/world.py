@@ -72,7 +72,7 @@ def eventually(look: Callable[[], T], seconds: float = 60) -> T:
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {seconds} s: {last or look}")
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 @attrs.define
@@ -225,7 +225,7 @@ class Double:
     stopped: threading.Event = attrs.field(factory=threading.Event)
 
     def run(self) -> None:
-        while not self.stopped.wait(0.05):
+        while not self.stopped.wait(0.15):
             with contextlib.suppress(OSError, ApiError, KeyError):  # the API server is away, or knows no pools
                 self.step()
 

@@ -191,7 +191,11 @@ def test_nodes_of_the_manifest() -> None:
 
 
 def test_nodes_of_the_cluster() -> None:
-    nodes = [node("cp-9", "10.9.9.9", "fd00::9"), node("cp-8"), node("cp-7", "10.9.9.7", MemoryPressure="True")]
+    nodes = [
+        node("cp-9", "10.9.9.9", "fd00::9"),
+        node("cp-8", "fe80::1%eth0", "x"),
+        node("cp-7", MemoryPressure="True"),
+    ]
     choice = choose(exposure(endpoints="nodes"), nodes)
     assert [each.node for each in choice.endpoints] == ["cp-9"]
     assert choice.left_out == (("cp-7", "MemoryPressure is True"), ("cp-8", "it has no address"))
@@ -282,6 +286,8 @@ def test_render_the_controller(capsys: pytest.CaptureFixture[str]) -> None:
         ["apply"],
         ["status"],
         ["status", "a", "-f", "b"],
+        ["status", "root"],
+        ["delete", "root", "-n", "A"],
         ["check", "root", "--cilium", "x"],
         ["run", "--kubeconfig", "nothing"],
         ["delete", "root", "--kubeconfig", "/dev/null"],
@@ -295,7 +301,16 @@ def test_wrong_usage_is_one_line(words: list[str], capsys: pytest.CaptureFixture
     assert said.err.startswith("firewall-cleanup exposure: ")
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["render", "--cilium-version", "x"], ["run", "--resync", "0"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nothing"],
+        ["render", "--cilium-version", "x"],
+        ["run", "--resync", "0"],
+        ["run", "--health-port", "65536"],
+    ],
+)
 def test_wrong_options(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["exposure", *words])
@@ -310,6 +325,12 @@ def test_check_with_files(file: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert json.loads(capsys.readouterr().out)["cycle"] == bool(status)
     assert cli.main(["exposure", "check", "-f", file, "--cilium", str(values), "--host", "2001:db8::10"]) == 1
     assert "CYCLE: agent, 2001:db8::10 (--host)" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_is_no_traceback(file: str) -> None:
+    words = f"{sys.executable} -m firewall_cleanup exposure render -f {file} | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {words}"], capture_output=True, text=True, check=False)
+    assert (done.returncode in {0, 1}, done.stderr) == (True, "")
 
 
 def test_without_the_extra_the_error_says_so(tmp_path: Path) -> None:
