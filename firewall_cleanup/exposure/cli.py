@@ -104,6 +104,11 @@ def parser() -> argparse.ArgumentParser:
         "delete", "Remove all objects of an exposure, and wait until they have gone.", file=manifest, name_too=True
     )
     _wait(delete)
+    delete.add_argument(
+        "--force",
+        action="store_true",
+        help="after the wait, remove the rest whatever does not go, and let the exposure itself go",
+    )
     _output(delete, "text", "json")
     run = command("run", "Be the controller: keep every exposure of the namespace as it should be.")
     run.add_argument(

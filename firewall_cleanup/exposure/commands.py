@@ -186,8 +186,11 @@ def delete(args: argparse.Namespace) -> int:
                 removed.update(dict.fromkeys(removal.removed))
                 if removal.gone or not _wait(deadline):
                     break
+            if args.force and not removal.gone:
+                removal = take_down(client, apis, owner_labels(name, namespace), namespace, in_order=False)
+                removed.update(dict.fromkeys(removal.removed))
             found = client.get(exposure_path(namespace, name))
-            if removal.gone and found is not None and _is_adopted(found):
+            if (removal.gone or args.force) and found is not None and _is_adopted(found):
                 release(client, found)  # the controller would do this, and is not there
     except _Stopped as stopped:
         print("stopped; run it again to go on", file=sys.stderr)

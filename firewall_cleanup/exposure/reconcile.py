@@ -242,16 +242,19 @@ def _prune(
             progress.objects.append(ObjectState(object_title(found), "removed"))
 
 
-def take_down(client: Client, apis: Apis, labels: Mapping[str, str], namespace: str) -> Removal:
+def take_down(
+    client: Client, apis: Apis, labels: Mapping[str, str], namespace: str, *, in_order: bool = True
+) -> Removal:
     """Remove all objects of an exposure, as far as it can be now: a kind only when those before it have gone.
 
-    The Service goes first, so that Cilium withdraws the address before it loses what belongs to it. What an exposure
-    has is found by its labels, so what an earlier manifest wanted goes too. Raises Unreachable and ApiError.
+    The Service goes first, so that Cilium withdraws the address before it loses what belongs to it; without
+    `in_order` nothing waits for what does not go. What an exposure has is found by its labels, so what an earlier
+    manifest wanted goes too. Raises Unreachable and ApiError.
     """
     removed: list[str] = []
+    waiting: list[str] = []
     kept: list[str] = []
     for kind in RESOURCES:
-        waiting: list[str] = []
         for found in _labelled(client, apis, kind, labels, namespace):
             if not is_ours(found, labels):
                 kept.append(object_title(found))
@@ -264,9 +267,9 @@ def take_down(client: Client, apis: Apis, labels: Mapping[str, str], namespace: 
                 waiting.append(f"{object_title(found)} to go{f' (held by {finalizers})' if finalizers else ''}")
             else:
                 removed.append(object_title(found))
-        if waiting:
-            return Removal(tuple(removed), tuple(waiting), tuple(kept))
-    return Removal(tuple(removed), (), tuple(kept))
+        if waiting and in_order:
+            break
+    return Removal(tuple(removed), tuple(waiting), tuple(kept))
 
 
 def is_passing(error: FirewallCleanupError) -> bool:

@@ -150,6 +150,26 @@ def test_delete_waits_and_is_stopped(world: World, file: Path) -> None:
     assert world.command("delete", "root").returncode == 0
 
 
+def test_delete_by_force_lets_the_exposure_go(world: World) -> None:
+    """What holds the Service will never let it go: the rest goes, the exposure too, and it is said what is left."""
+    world.put(manifest())
+    adopt(world.client, world.exposure() or {})
+    world.reconcile(manifest())
+    service = world.objects()["Service exposure-root"]
+    world.admin.patch(where(service), {"metadata": {"finalizers": ["example.org/hold"]}})
+    refused = world.command("delete", "root", "--wait", "0", "--force")
+    assert (refused.returncode, "the controller keeps the exposure" in refused.stderr) == (1, True)
+    world.remove("SelfHostedShootExposure", "root")
+    assert world.command("delete", "root", "--wait", "0").returncode == 1
+    assert world.exposure() is not None
+    assert len(world.objects()) > 1
+    done = world.command("delete", "root", "--wait", "0", "--force")
+    assert done.returncode == 1
+    assert "waiting for Service kube-system/exposure-root to go (held by example.org/hold)" in done.stdout
+    assert (world.exposure(), list(world.objects())) == (None, ["Service exposure-root"])
+    world.admin.patch(where(service), {"metadata": {"finalizers": None}})
+
+
 def catches_sigterm(pid: int) -> bool:
     [line] = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("SigCgt")]
     return bool(int(line.split()[1], 16) & 1 << (signal.SIGTERM - 1))
