@@ -25,6 +25,7 @@ from .cilium_hosts import ApiHost, CiliumPart, ingress_of, read_settings
 from .client import ApiError, Client, path_of
 from .controller import ControllerSettings, ExposureController
 from .cycle import CycleReport, find_cycles, owned_addresses
+from .deploy import NAME
 from .fields import DNS_LABEL, DNS_SUBDOMAIN, ManifestError
 from .health import serve_health
 from .leader import Leader
@@ -35,7 +36,6 @@ from .status import FINALIZER, exposure_path, release
 from .values import CONTROL_PLANE, Exposure, Manifest, owner_labels
 
 _LOG = logging.getLogger(__name__)
-_LEASE = "firewall-cleanup-exposure"
 _AGAIN = 0.5
 """Seconds between two looks while a command waits."""
 
@@ -230,7 +230,7 @@ def run(args: argparse.Namespace) -> int:
         identity = args.identity or f"{socket.gethostname()}_{os.getpid()}"
         # A connection of its own: it must renew the Lease while another request hangs.
         lease_client = Client.open(args.kubeconfig, context=args.context, timeout=5.0)
-        leader = Leader(lease_client, args.namespace, _LEASE, identity, changed=controller.wake)
+        leader = Leader(lease_client, args.namespace, NAME, identity, changed=controller.wake)
         controller.leads = leader.held
         client.may_write = leader.held
     try:

@@ -10,9 +10,10 @@ from .capabilities import RESOURCES, CiliumVersion
 from .status import PLURAL
 from .values import CONTROL_PLANE, Manifest
 
-__all__ = ["Deployment", "controller_manifests"]
+__all__ = ["NAME", "Deployment", "controller_manifests"]
 
 NAME = "firewall-cleanup-exposure"
+"""Of what is deployed, and of the Lease."""
 HEALTH_PORT = 10369
 _LABELS = {"app.kubernetes.io/name": NAME}
 _WRITE = ["create", "delete", "get", "list", "patch", "watch"]
@@ -39,7 +40,7 @@ def controller_manifests(settings: Deployment) -> tuple[Manifest, ...]:
     made += _role(settings.namespace, local, settings)
     # That the API server has made its Service `kubernetes` tells that it has finished its start.
     own_service = [_rule("", ["services"], ["get"], ["kubernetes"])]
-    made += _role("default", own_service, settings)
+    made += _role("default", own_service, settings, suffix="-start")
     made += _role(settings.cilium_namespace, cilium, settings, suffix="-cilium")
     made.append(_deployment(settings))
     return tuple(made)
@@ -51,7 +52,8 @@ def _rules() -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
     local = [
         _rule("extensions.gardener.cloud", [PLURAL], ["list", "patch", "watch"]),
         _rule("extensions.gardener.cloud", [f"{PLURAL}/status"], ["patch"]),
-        _rule("coordination.k8s.io", ["leases"], ["create", "get", "update"]),
+        _rule("coordination.k8s.io", ["leases"], ["create"]),  # what is not there yet has no name to allow
+        _rule("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
     ]
     cilium: list[Manifest] = []
     groups: dict[tuple[str, str], list[str]] = {}

@@ -230,6 +230,16 @@ def test_the_rights_are_few() -> None:
         assert not set(rule["resources"]) & {"secrets", "pods", "configmaps"}
         if "nodes" in rule["resources"]:
             assert rule["verbs"] == ["list", "watch"]
+        if "leases" in rule["resources"] and rule["verbs"] != ["create"]:
+            assert rule["resourceNames"] == ["firewall-cleanup-exposure"]
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "default"])
+@pytest.mark.parametrize("cilium_namespace", ["kube-system", "default"])
+def test_no_object_of_the_deployment_replaces_another(namespace: str, cilium_namespace: str) -> None:
+    made = controller_manifests(Deployment("i", namespace, cilium_namespace))
+    names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made]
+    assert len(set(names)) == len(names)
 
 
 # the command
