@@ -18,6 +18,7 @@ __all__ = [
     "Apis",
     "CiliumVersion",
     "Finding",
+    "NotServed",
     "Resource",
     "UnsupportedError",
     "api_server_key",
@@ -28,6 +29,10 @@ __all__ = [
 
 class UnsupportedError(FirewallCleanupError, ValueError):
     """A Cilium cannot do what is asked for; the text names its version, or the API that it does not serve."""
+
+
+class NotServed(UnsupportedError):
+    """The API server serves no such kind. It may later: Cilium's operator registers them when it starts."""
 
 
 @functools.total_ordering
@@ -81,7 +86,8 @@ class Resource:
 
 
 _V2, _ALPHA = "cilium.io/v2", "cilium.io/v2alpha1"
-_PROMOTED = ((CiliumVersion(1, 18), _V2), (OLDEST, _ALPHA))
+_PROMOTION = CiliumVersion(1, 18)
+_PROMOTED = ((_PROMOTION, _V2), (OLDEST, _ALPHA))
 
 
 def _cilium(
@@ -118,10 +124,7 @@ class Apis:
     def of_version(cls, version: CiliumVersion) -> Apis:
         """Return those of a Cilium release. Raises UnsupportedError for one older than 1.16."""
         if version < OLDEST:
-            raise UnsupportedError(
-                f"Cilium {version} is too old: its address pools have no blocks, and its BGP has other objects;"
-                f" it takes {OLDEST} or newer"
-            )
+            raise UnsupportedError(_too_old(version))
         found = {kind: each.versions[0] for kind, each in RESOURCES.items() if not each.since}
         for kind, each in RESOURCES.items():
             for first, api in each.since:
@@ -140,14 +143,42 @@ class Apis:
         return cls(found, cilium)
 
     def version_of(self, kind: str) -> str:
-        """Return the API version to write. Raises UnsupportedError if the kind is not served."""
+        """Return the API version to write. Raises NotServed if there is none."""
         if kind not in self.versions:
             name = f"Cilium {self.cilium}" if self.cilium else "the API server"
-            raise UnsupportedError(
+            raise NotServed(
                 f"{name} does not serve {kind} ({' or '.join(RESOURCES[kind].versions)}):"
                 " is Cilium installed, with this feature enabled?"
             )
         return self.versions[kind]
+
+    def is_older(self, than: CiliumVersion) -> bool | None:
+        """Tell whether Cilium is older than a release, None if that cannot be told.
+
+        Where the release is not known, the pools tell it a little: they have cilium.io/v2 from 1.18 on.
+        """
+        if self.cilium is not None:
+            return self.cilium < than
+        pools = self.versions.get("CiliumLoadBalancerIPPool")
+        if pools == _ALPHA:
+            return True if than >= _PROMOTION else None
+        return False if pools is not None and than <= _PROMOTION else None
+
+    @property
+    def release(self) -> str:
+        """Cilium's release in words."""
+        if self.cilium is not None:
+            return f"Cilium {self.cilium}"
+        if self.is_older(_PROMOTION):
+            return f"This Cilium, which serves CiliumLoadBalancerIPPool as {_ALPHA} alone and is older than 1.18,"
+        return "This Cilium"
+
+
+def _too_old(version: CiliumVersion) -> str:
+    return (
+        f"Cilium {version} is too old: its address pools have no blocks, and its BGP has other objects;"
+        f" it takes {OLDEST} or newer"
+    )
 
 
 @attrs.frozen
@@ -162,14 +193,18 @@ class Finding:
 
 
 _L2_IPV6 = CiliumVersion(1, 19)
+_SEVERAL_URLS = CiliumVersion(1, 18)
 
 
 def judge(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
     """Return what this Cilium makes of the exposure; nothing if all is well."""
     config, version = exposure.config, apis.cilium
+    if version is not None and version < OLDEST:
+        return (Finding(True, _too_old(version)),)
     found: list[Finding] = []
     if config.announce is Announce.L2 and Family.IPV6 in config.families:
-        if version is None:
+        older = apis.is_older(_L2_IPV6)
+        if older is None:
             found.append(
                 Finding(
                     False,
@@ -177,15 +212,15 @@ def judge(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
                     " give it by --cilium-version",
                 )
             )
-        elif version < _L2_IPV6:
+        elif older:
             found.append(
                 Finding(
                     True,
-                    f"Cilium {version} announces no IPv6 address by L2 (NDP came with {_L2_IPV6}): update Cilium,"
+                    f"{apis.release} announces no IPv6 address by L2 (NDP came with {_L2_IPV6}): update Cilium,"
                     " use announce: bgp, or leave IPv6 out of ipFamilies",
                 )
             )
-        elif version.series == (1, 19) and version.patch == 0:
+        elif version is not None and version.series == (1, 19) and version.patch == 0:
             found.append(
                 Finding(
                     False,
@@ -200,11 +235,11 @@ def judge(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
                 f" label firewall-cleanup/exposure: {exposure.name}",
             )
         )
-    if version is not None and version < CiliumVersion(1, 18) and len(config.api_server_urls) > 1:
+    if apis.is_older(_SEVERAL_URLS) and len(config.api_server_urls) > 1:
         found.append(
             Finding(
                 True,
-                f"Cilium {version} takes one URL of an API server; several (k8s-api-server-urls) came with 1.18:"
+                f"{apis.release} takes one URL of an API server; several (k8s-api-server-urls) came with 1.18:"
                 " give one in apiServerURLs, such as https://localhost:443",
             )
         )
@@ -217,7 +252,7 @@ def judge(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
 
 def api_server_key(apis: Apis) -> str:
     """Return the key of the agent's configuration for the API server's URLs: its name changed with Cilium 1.18."""
-    return "k8s-api-server" if apis.cilium and apis.cilium < CiliumVersion(1, 18) else "k8s-api-server-urls"
+    return "k8s-api-server" if apis.is_older(_SEVERAL_URLS) else "k8s-api-server-urls"
 
 
 def refuse_errors(findings: Iterable[Finding]) -> None:

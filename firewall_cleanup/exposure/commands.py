@@ -119,7 +119,7 @@ def apply(args: argparse.Namespace) -> int:
                 for each in outcome.objects:
                     if done.get(each.what) in {None, "unchanged", "refused", "going"}:
                         done[each.what] = each.done
-                if outcome.state == "Succeeded" or not _wait(deadline):
+                if outcome.state == "Succeeded" or outcome.codes or not _wait(deadline):
                     break
     except _Stopped as stopped:
         print("stopped; what was applied stays, run it again to go on", file=sys.stderr)

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from servers import free_port
 from world import World, eventually, where
 
+from firewall_cleanup.exposure import commands
 from firewall_cleanup.exposure.client import Client
 from firewall_cleanup.exposure.status import FINALIZER, adopt
 
@@ -75,6 +76,19 @@ def test_apply_says_what_is_missing(world: World, file: Path) -> None:
     done = world.command("apply", "-f", str(file), "--cilium-version", "1.18", "--wait", "0")
     assert done.returncode == 1
     assert "Error: Cilium 1.18 announces no IPv6 address by L2" in done.stdout
+
+
+def test_apply_does_not_wait_for_what_waiting_does_not_cure(
+    world: World, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(commands, "_wait", waits.append)
+    for version, text in (("1.18", "announces no IPv6"), ("1.12", "Cilium 1.12 is too old")):
+        done = world.command("apply", "-f", str(file), "--cilium-version", version)
+        assert (done.returncode, text in done.stdout, waits) == (1, True, [])
+    # Cilium may yet give an address.
+    assert world.command("apply", "-f", str(file), "--cilium-version", "1.19").returncode == 1
+    assert len(waits) == 1
 
 
 def test_apply_follows_the_nodes(world: World, file: Path) -> None:

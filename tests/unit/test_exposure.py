@@ -117,6 +117,43 @@ def test_without_a_version_ipv6_by_l2_is_warned_about() -> None:
     assert "--cilium-version" in finding.text
 
 
+@pytest.mark.parametrize("old", ["CiliumLoadBalancerIPPool", "all"])
+def test_an_old_release_is_known_by_its_pools(old: str) -> None:
+    """No version is given, and pools are served as v2alpha1 alone: it is older than 1.18."""
+    kinds = [kind for kind in RESOURCES if kind not in {"CiliumNodeConfig", "Service", "EndpointSlice"}]
+    served = {
+        "v1": ["Service"],
+        "discovery.k8s.io/v1": ["EndpointSlice"],
+        "cilium.io/v2": ["CiliumNodeConfig", *(kind for kind in kinds if old != "all" and kind != old)],
+        "cilium.io/v2alpha1": kinds,
+    }
+    apis = Apis.of_discovery(served)
+    made = build(exposure("ipv4"), apis)
+    [config] = [each for each in made if each["kind"] == "CiliumNodeConfig"]
+    assert config["spec"]["defaults"] == {"k8s-api-server": "https://localhost:443"}
+    for families, settings, text in (
+        ("dual", {}, "announces no IPv6 address by L2"),
+        ("ipv4", {"apiServerURLs": ["https://a", "https://b"]}, "takes one URL"),
+    ):
+        [finding] = judge(exposure(families, **settings), apis)
+        assert finding.error
+        assert finding.text.startswith(
+            "This Cilium, which serves CiliumLoadBalancerIPPool as cilium.io/v2alpha1 alone"
+        )
+        assert text in finding.text
+    # What is known goes before what is guessed; newer pools say nothing of IPv6.
+    assert judge(exposure(), Apis.of_discovery(served, CiliumVersion(1, 19))) == ()
+    assert [each.error for each in judge(exposure(), Apis(V19.versions))] == [False]
+
+
+def test_a_version_that_is_too_old_is_refused_where_discovery_is_asked() -> None:
+    apis = Apis(V19.versions, CiliumVersion(1, 12))
+    [finding] = judge(exposure("ipv4"), apis)
+    assert (finding.error, finding.text.startswith("Cilium 1.12 is too old: its")) == (True, True)
+    with pytest.raises(UnsupportedError, match=r"Cilium 1\.12 is too old"):
+        build(exposure("ipv4"), apis)
+
+
 # builders, where a property says less than an example
 
 
