@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ..model import Family
 from .capabilities import Apis, api_server_key, judge, refuse_errors
 from .fields import ManifestError
-from .values import CONTROL_PLANE, MANAGER, Announce, Endpoint, Exposure, Manifest, family_word
+from .values import (
+    CONTROL_PLANE,
+    MANAGER,
+    Announce,
+    Endpoint,
+    Exposure,
+    Manifest,
+    cluster_name,
+    family_word,
+    resource_name,
+)
 
 __all__ = [
     "bgp_objects",
     "build",
     "endpoint_slice",
     "l2_policy",
+    "names_of",
     "node_config",
     "pool",
     "service",
@@ -37,7 +49,7 @@ def targets(exposure: Exposure, endpoints: Sequence[Endpoint]) -> dict[Family, t
 
 
 def build(exposure: Exposure, apis: Apis, endpoints: Targets | None = None) -> tuple[Manifest, ...]:
-    """Return all objects of an exposure in the order in which they are made: the Service last.
+    """Return all objects of an exposure in the order in which they are made: the endpoints first, the Service last.
 
     `endpoints` are those of healthy nodes; None takes all nodes of the manifest. A family whose list is empty gets no
     slice then. Raises UnsupportedError for what this Cilium cannot do, ManifestError if no node of the manifest has
@@ -51,16 +63,15 @@ def build(exposure: Exposure, apis: Apis, endpoints: Targets | None = None) -> t
                 raise ManifestError(
                     "spec.endpoints", f"no node has an InternalIP of {family_word(family)}, which is wanted"
                 )
-    made: list[Manifest] = []
-    if exposure.config.pool:
-        made.append(pool(exposure, apis))
+    made = [endpoint_slice(exposure, family, found) for family, found in endpoints.items() if found]
+    if exposure.config.api_server_urls:
+        made.append(node_config(exposure, apis))
     if exposure.config.announce is Announce.L2:
         made.append(l2_policy(exposure, apis))
     else:
         made += bgp_objects(exposure, apis)
-    if exposure.config.api_server_urls:
-        made.append(node_config(exposure, apis))
-    made += [endpoint_slice(exposure, family, found) for family, found in endpoints.items() if found]
+    if exposure.config.pool:
+        made.append(pool(exposure, apis))
     made.append(service(exposure))
     return tuple(made)
 
@@ -106,6 +117,16 @@ def service(exposure: Exposure) -> Manifest:
 def slice_name(exposure: Exposure, family: Family) -> str:
     """Return the name of the EndpointSlice of a family."""
     return f"{exposure.service}-{family.value}"
+
+
+def names_of(kind: str, exposure: str, namespace: str) -> str:
+    """Return the names that objects of a kind can have, as a regular expression: whatever the manifest says."""
+    service, cluster = re.escape(resource_name(exposure)), re.escape(cluster_name(exposure, namespace))
+    if kind == "EndpointSlice":
+        return f"{service}-({'|'.join(family.value for family in Family)})"
+    if kind == "CiliumBGPPeerConfig":
+        return rf"{cluster}-\d{{1,5}}"
+    return service if kind == "Service" else cluster
 
 
 def endpoint_slice(exposure: Exposure, family: Family, found: Sequence[tuple[str, str]]) -> Manifest:

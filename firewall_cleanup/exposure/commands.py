@@ -213,7 +213,7 @@ def _removal_lines(removal: Removal, removed: dict[str, None]) -> list[str]:
     lines = [f"removed: {each}" for each in removed]
     lines += [f"kept, not made by us: {each}" for each in removal.kept]
     lines += [f"waiting for {each}" for each in removal.waiting]
-    return [*lines, "nothing of the exposure is left" if removal.gone else "not all has gone; run it again"]
+    return [*lines, removal.left if removal.gone else "not all has gone; run it again"]
 
 
 def run(args: argparse.Namespace) -> int:

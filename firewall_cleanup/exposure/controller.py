@@ -29,6 +29,8 @@ from .values import CONTROL_PLANE, MANAGER, Manifest, owner_labels
 __all__ = ["ControllerSettings", "ExposureController"]
 
 _LOG = logging.getLogger(__name__)
+_SOON = 2.0
+"""Seconds to the next try of what may pass by itself."""
 _SETTLE = 0.1
 """Seconds to wait for more events before a pass: changes come in groups."""
 
@@ -57,6 +59,10 @@ class ExposureController:
     _passed: float | None = attrs.field(default=None, init=False)
     _trouble: str | None = attrs.field(default=None, init=False)
     _said: dict[str, str] = attrs.field(factory=dict, init=False)
+    _refused: dict[str, str] = attrs.field(factory=dict, init=False)
+    _refused_before: dict[str, str] = attrs.field(factory=dict, init=False)
+    threads: list[threading.Thread] = attrs.field(factory=list, init=False)
+    """Those that it cannot do without."""
 
     def wake(self) -> None:
         """Make a pass soon."""
@@ -71,8 +77,10 @@ class ExposureController:
         """Tell whether the loop turns, and how it is. An API server that is away is no reason to be started anew."""
         quiet = time.monotonic() - self._beat
         since = None if self._passed is None else round(time.monotonic() - self._passed, 1)
-        told = {"leading": self.leads(), "seconds since last pass": since, "trouble": self._trouble}
-        return quiet < self.settings.resync + 120, told
+        dead = [each.name for each in self.threads if not each.is_alive() and not self._stop.is_set()]
+        trouble = f"threads have ended: {', '.join(dead)}" if dead else self._trouble
+        told = {"leading": self.leads(), "seconds since last pass": since, "trouble": trouble}
+        return quiet < self.settings.resync + 120 and not dead, told
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Tell whether it can do its work: it leads and the last pass went well, or it waits for its turn."""
@@ -81,7 +89,9 @@ class ExposureController:
     def run(self) -> None:
         """Work until `stop`."""
         for path, labels in self._watched():
-            threading.Thread(target=self._watch, args=(path, labels), daemon=True, name=path).start()
+            thread = threading.Thread(target=self._watch, args=(path, labels), daemon=True, name=path)
+            thread.start()
+            self.threads.append(thread)
         delay = 0.0
         failures = 0
         while not self._stop.is_set():
@@ -97,11 +107,11 @@ class ExposureController:
                 soon = self.run_pass()
             except NotLeading:
                 delay = self.settings.resync
-            except FirewallCleanupError as error:
+            except Exception as error:  # noqa: BLE001 - none ends the controller; it is told, and it is not ready
                 failures += 1
                 delay = min(0.5 * 2 ** min(failures, 6), self.settings.resync)
-                self._note("", f"no pass: {error}", again=f"tried again in {delay:.1f} s")
-                self._trouble = str(error)
+                self._trouble = _words(error)
+                self._note("", f"no pass: {self._trouble}", again=f"tried again in {delay:.1f} s")
             else:
                 self._note("", "")
                 failures = 0
@@ -139,13 +149,14 @@ class ExposureController:
                         seen[event.uid] = event.version
                 ended_well = time.monotonic() - began > seconds - 0.5
                 pause = 0.0 if ended_well else 1.0
-            except (FirewallCleanupError, RuntimeError) as error:  # RuntimeError: the client was closed
+            except Exception as error:  # noqa: BLE001 - a watch that has ended would never be missed
                 ended_well = False
-                refused = isinstance(error, ApiError)
-                if isinstance(error, ApiError) and error.code not in {404, 410}:
-                    self._note(path, f"watch {path}: {error}")
+                away = isinstance(error, FirewallCleanupError) and not isinstance(error, ApiError)
+                silent = away or (isinstance(error, ApiError) and error.code in {404, 410})
+                if not silent and not self._stop.is_set():
+                    self._note(path, f"watch {path}: {_words(error)}")
                 # What is not served now may be later: a CRD comes when Cilium does.
-                pause = min(seconds, 10.0) if refused else 1.0
+                pause = 1.0 if away else min(seconds, 10.0)
             self._stop.wait(pause)
 
     def run_pass(self) -> float:
@@ -162,24 +173,32 @@ class ExposureController:
         found = self.client.list(collection)
         nodes = self.client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""})
         soon = self.settings.resync
+        self._refused_before, self._refused = self._refused, {}
         for exposure in found:
             if not is_selected(exposure, self.settings.class_name):
                 continue
             try:
                 soon = min(soon, self._handle(exposure, apis, nodes))
-            except ApiError as error:
-                if not is_passing(error):
-                    self._report(exposure, error)
-                soon = min(soon, 2.0)
-        self._trouble, self._passed = None, time.monotonic()
+            except Exception as error:  # noqa: BLE001 - a fault of ours; other exposures do not suffer from it
+                soon = min(soon, self._report(exposure, _what_failed(error)))
+        lasting = [f"{key}: {said}" for key, said in self._refused.items() if key in self._refused_before]
+        self._trouble, self._passed = "; ".join(lasting) or None, time.monotonic()
         self._note("exposures", "")
         return soon
 
-    def _report(self, found: Manifest, error: ApiError) -> None:
-        """Write what the API server refuses, such as a right that is missing, into the exposure's status."""
-        self._note(_key(found), str(error))
+    def _report(self, found: Manifest, outcome: Reconciliation) -> float:
+        """Write what keeps an exposure from being handled into its status; return when the next pass is due.
+
+        What may pass by itself, as a conflict with somebody who was faster, is told when it comes twice in a row.
+        """
+        key = _key(found)
+        self._refused[key] = outcome.description
+        if outcome.passing and key not in self._refused_before:
+            return _SOON
+        self._note(key, f"{outcome.state}: {outcome.description}")
         with suppress(ApiError):  # it may be this that is refused
-            write_status(self.client, found, Reconciliation("Error", str(error)))
+            write_status(self.client, found, outcome)
+        return 5.0
 
     def _handle(self, found: Manifest, apis: Apis, nodes: list[Manifest]) -> float:
         if found["metadata"].get("deletionTimestamp"):
@@ -198,7 +217,12 @@ class ExposureController:
                 adopted = write_status(
                     self.client, adopted, Reconciliation("Processing", "the objects are being applied")
                 )
-            outcome = reconcile(self.client, exposure, apis, nodes)
+            try:
+                outcome = reconcile(self.client, exposure, apis, nodes)
+            except Exception as error:  # noqa: BLE001
+                return self._report(adopted, _what_failed(error))
+        if outcome.passing:
+            return self._report(adopted, outcome)
         write_status(self.client, adopted, outcome)
         self._note(_key(found), f"{outcome.state}: {outcome.description}")
         for warning in outcome.warnings:
@@ -216,7 +240,8 @@ class ExposureController:
             removal = Removal((), (), ())
         if removal.gone:
             release(self.client, found)
-            self._note(_key(found), "deleted: nothing is left of it")
+            kept = f": {', '.join(removal.kept)}" if removal.kept else ""
+            self._note(_key(found), f"deleted: {removal.left}{kept}")
             return self.settings.resync
         said = f"waiting for {', '.join(removal.waiting)}"
         write_status(self.client, found, Reconciliation("Processing", said))
@@ -232,6 +257,25 @@ class ExposureController:
             _LOG.info("%s%s%s", f"{key}: " if key else "", text, f"; {again}" if again else "")
         else:
             _LOG.info("%s", f"{key} are served" if key else "the API server answers again")
+
+
+def _what_failed(error: Exception) -> Reconciliation:
+    """Return what keeps one exposure from being handled; raises what makes the whole pass impossible."""
+    if not isinstance(error, ApiError):
+        if isinstance(error, FirewallCleanupError):
+            raise error
+        return Reconciliation("Error", _words(error))
+    if is_passing(error):
+        return Reconciliation("Processing", f"the API server refuses for now: {error}", passing=True)
+    return Reconciliation("Error", str(error))
+
+
+def _words(error: Exception) -> str:
+    """Return what an error says; one that nobody thought of goes into the log whole."""
+    if isinstance(error, FirewallCleanupError):
+        return str(error)
+    _LOG.error("unexpected", exc_info=error)
+    return f"unexpected {type(error).__name__}: {error}"
 
 
 def _key(found: Manifest) -> str:

@@ -11,7 +11,17 @@ from .capabilities import RESOURCES
 from .client import ApiError, Client, path_of
 from .values import MANAGER, Manifest
 
-__all__ = ["ForeignObject", "Waiting", "ensure", "is_ours", "object_title", "path_to", "why_foreign"]
+__all__ = [
+    "ForeignObject",
+    "Waiting",
+    "ensure",
+    "explain",
+    "fixed_field",
+    "is_ours",
+    "object_title",
+    "path_to",
+    "why_foreign",
+]
 
 
 class ForeignObject(FirewallCleanupError):
@@ -92,18 +102,23 @@ def ensure(client: Client, manifest: Manifest, labels: Mapping[str, str]) -> tup
         raise ForeignObject(f"{what} is not ours: {reason}; rename it or remove it, it is left alone")
     if current["metadata"].get("deletionTimestamp"):
         raise Waiting(f"{what} is being deleted")
-    if what_is_fixed := _immutable(current, manifest):
+    if what_is_fixed := fixed_field(current, manifest):
         client.delete(path, current["metadata"]["uid"])
         raise Waiting(f"{what} is made anew, as its {what_is_fixed} cannot be changed")
     body = copy.deepcopy(manifest)
     body["metadata"]["uid"] = current["metadata"]["uid"]  # just the one that was looked at
-    done = client.apply(path, body)
+    try:
+        done = client.apply(path, body)
+    except ApiError as error:
+        if any(each.get("field") == "metadata.uid" for each in error.causes):
+            raise ApiError(409, "Conflict", "somebody replaced it at the same moment") from None
+        raise
     same = done["metadata"]["resourceVersion"] == current["metadata"]["resourceVersion"]
     return done, "unchanged" if same else "changed"
 
 
-def _immutable(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """Return which field forbids an update (core/v1 validation of Services)."""
+def fixed_field(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+    """Return which field forbids an update (core/v1 validation of Services), None if nothing does."""
     if wanted["kind"] != "Service":
         return None
     before, after = current["spec"], wanted["spec"]

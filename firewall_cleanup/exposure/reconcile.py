@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,12 @@ import attrs
 
 from ..errors import FirewallCleanupError
 from ..model import Family
-from .builders import build, slice_name, targets
-from .capabilities import RESOURCES, Apis, UnsupportedError, judge
+from .builders import build, endpoint_slice, names_of, slice_name, targets
+from .capabilities import RESOURCES, Apis, NotServed, UnsupportedError, judge
 from .client import ApiError, Client, path_of
 from .nodes import choose
-from .objects import ForeignObject, Waiting, ensure, explain, is_ours, object_title, path_to
-from .values import Exposure, Manifest, family_of, family_word
+from .objects import ForeignObject, Waiting, ensure, explain, fixed_field, is_ours, object_title, path_to
+from .values import EXPOSURE_LABEL, Exposure, Manifest, family_of, family_word
 
 __all__ = [
     "ObjectState",
@@ -46,7 +47,11 @@ class ObjectState:
 
 @attrs.frozen
 class Reconciliation:
-    """What a reconciliation came to. `addresses` are of all wanted families; empty until all are there."""
+    """What a reconciliation came to. `addresses` are of all wanted families; empty until all are there.
+
+    With `codes` no waiting helps: the manifest must be changed, or Cilium. `passing`: it is the API server that
+    refuses, with an error that may be over at the next call.
+    """
 
     state: State
     description: str
@@ -54,6 +59,7 @@ class Reconciliation:
     codes: tuple[str, ...] = ()
     objects: tuple[ObjectState, ...] = ()
     warnings: tuple[str, ...] = ()
+    passing: bool = False
 
     @property
     def changed(self) -> bool:
@@ -63,7 +69,7 @@ class Reconciliation:
 
 @attrs.frozen
 class Removal:
-    """What a removal came to, and what it waits for. `kept` has our labels, but we did not make it."""
+    """What a removal came to, and what it waits for. `kept` has our labels or names, but we did not make it."""
 
     removed: tuple[str, ...]
     waiting: tuple[str, ...]
@@ -74,6 +80,14 @@ class Removal:
         """Whether nothing of ours is left."""
         return not self.waiting
 
+    @property
+    def left(self) -> str:
+        """What is left of it once all of ours has gone, in words."""
+        count = len(self.kept)
+        if not count:
+            return "nothing of the exposure is left"
+        return f"{count} object{'s are' if count > 1 else ' is'} left that we did not make"
+
 
 @attrs.define
 class _Progress:
@@ -81,7 +95,10 @@ class _Progress:
 
     objects: list[ObjectState] = attrs.field(factory=list)
     problems: list[str] = attrs.field(factory=list)
+    passing: list[str] = attrs.field(factory=list)
     waiting: list[str] = attrs.field(factory=list)
+    refused: set[str] = attrs.field(factory=set)
+    """The kinds of which an object was refused."""
 
     def apply(self, client: Client, manifest: Manifest, labels: Mapping[str, str]) -> Manifest | None:
         what = object_title(manifest)
@@ -91,14 +108,28 @@ class _Progress:
             self.waiting.append(str(error))
             self.objects.append(ObjectState(what, "going"))
         except (ForeignObject, ApiError) as error:
-            if isinstance(error, ApiError) and is_passing(error) and not error.managers:
-                raise  # the server's trouble, or somebody was faster: not for people to solve
-            self.problems.append(explain(error, what) if isinstance(error, ApiError) else str(error))
-            self.objects.append(ObjectState(what, "refused"))
+            self.refuse(manifest, error)
         else:
             self.objects.append(ObjectState(what, done))
             return found
         return None
+
+    def refuse(self, manifest: Manifest, error: ForeignObject | ApiError) -> None:
+        """Note what was refused: for people to solve, or the server's trouble, or somebody was faster."""
+        what = object_title(manifest)
+        said = explain(error, what) if isinstance(error, ApiError) else str(error)
+        if isinstance(error, ApiError) and is_passing(error) and not error.managers:
+            self.passing.append(said)
+        else:
+            self.problems.append(said)
+        self.refused.add(manifest["kind"])
+        self.objects.append(ObjectState(what, "refused"))
+
+    def stays(self, manifest: Manifest) -> None:
+        """Note what is not touched until something else is right."""
+        what = object_title(manifest)
+        (self.problems or self.passing).append(f"{what} stays as it is until that is right")
+        self.objects.append(ObjectState(what, "unchanged"))
 
 
 def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Manifest]) -> Reconciliation:
@@ -106,30 +137,31 @@ def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Ma
 
     Raises Unreachable, and ApiError for what concerns no single object; the next call goes on.
     """
+    progress = _Progress()
+    slices = _slices(client, exposure, nodes, progress)
+    before = client.get(path_of("v1", "services", exposure.namespace, exposure.service))
+    if before is not None and not is_ours(before, exposure.labels):
+        before = None
     try:
-        findings = judge(exposure, apis)
-        progress = _Progress()
-        slices = _slices(client, exposure, nodes, progress)
         manifests = build(exposure, apis, slices)
     except UnsupportedError as error:
-        return Reconciliation("Error", str(error), codes=(_CONFIGURATION,))
-    service: Manifest | None = None
-    pool: Manifest | None = None
-    for manifest in manifests:
-        made = progress.apply(client, manifest, exposure.labels)
-        if manifest["kind"] == "Service":
-            service = made
-        elif manifest["kind"] == "CiliumLoadBalancerIPPool":
-            pool = made
-    _prune(client, exposure, apis, manifests, progress)
+        return _only_endpoints(client, exposure, slices, before, progress, error)
+    service, pool = _apply_all(client, exposure, manifests, before, progress)
+    # What was announced before goes when its successor is there: what it made reachable is not given up for nothing.
+    if not progress.refused:
+        _prune(client, exposure, apis, manifests, progress)
     addresses, missing = addresses_of(exposure, service)
     refused, pending = _conditions(service, pool, bool(missing))
     progress.problems += refused
-    warnings = tuple(finding.text for finding in findings if not finding.error)
+    warnings = tuple(finding.text for finding in judge(exposure, apis) if not finding.error)
     done = tuple(progress.objects)
+    known = () if missing else addresses
     if progress.problems:
-        said = "; ".join(progress.problems)
-        return Reconciliation("Error", said, () if missing else addresses, (), done, warnings)
+        said = "; ".join([*progress.problems, *progress.passing])
+        return Reconciliation("Error", said, known, (), done, warnings)
+    if progress.passing:
+        said = f"the API server refuses for now: {'; '.join(progress.passing)}"
+        return Reconciliation("Processing", said, known, (), done, warnings, passing=True)
     waiting = [
         *progress.waiting,
         *([f"waiting for Cilium to give {' and '.join(missing)}{pending}"] if missing else []),
@@ -139,6 +171,51 @@ def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Ma
     return Reconciliation(
         "Succeeded", f"the API server is exposed at {', '.join(addresses)}", addresses, (), done, warnings
     )
+
+
+def _apply_all(
+    client: Client, exposure: Exposure, manifests: Sequence[Manifest], before: Manifest | None, progress: _Progress
+) -> tuple[Manifest | None, Manifest | None]:
+    """Apply all manifests; return the Service and the pool.
+
+    A change that cannot be made whole must not take a working exposure down. So where anything was refused, the
+    Service is not made anew, and the pool keeps its addresses with it; and where the pool was refused, the Service
+    asks for no others.
+    """
+    service, pool = before, None
+    anew = before is not None and fixed_field(before, manifests[-1]) is not None
+    for manifest in manifests:
+        kind = manifest["kind"]
+        if before is not None and (
+            (progress.refused and anew and kind in {"CiliumLoadBalancerIPPool", "Service"})
+            or (kind == "Service" and "CiliumLoadBalancerIPPool" in progress.refused)
+        ):
+            progress.stays(manifest)
+            continue
+        made = progress.apply(client, manifest, exposure.labels)
+        if kind == "Service":
+            service = made
+        elif kind == "CiliumLoadBalancerIPPool":
+            pool = made
+    return service, pool
+
+
+def _only_endpoints(
+    client: Client,
+    exposure: Exposure,
+    slices: Mapping[Family, Sequence[tuple[str, str]]],
+    before: Manifest | None,
+    progress: _Progress,
+    error: UnsupportedError,
+) -> Reconciliation:
+    """Have what is exposed already follow the nodes, though this Cilium cannot do all that is wanted."""
+    if before is not None:
+        for family, found in slices.items():
+            if found:
+                progress.apply(client, endpoint_slice(exposure, family, found), exposure.labels)
+    codes = () if isinstance(error, NotServed) else (_CONFIGURATION,)
+    said = "; ".join([str(error), *progress.problems, *progress.passing])
+    return Reconciliation("Error", said, codes=codes, objects=tuple(progress.objects))
 
 
 def _slices(
@@ -153,19 +230,33 @@ def _slices(
             continue
         why = "no healthy control-plane node" if not choice.endpoints else "no healthy node has an InternalIP"
         last = _last_good(client, exposure, family)
-        if not last:
+        if last is None:
             found[family] = targets(exposure, exposure.endpoints)[family]
+        elif {each.get("port") for each in last.get("ports") or ()} != {exposure.port}:
+            # The endpoints stay, but the API server is at another port.
+            found[family] = _targets_of(last)
         stays = "the endpoints stay as they are" if last else "those of the manifest are used"
         stays = stays if last or found[family] else "there is nothing to send to"
         progress.problems.append(f"{family_word(family)}: {why}{f' ({left_out})' if left_out else ''}; {stays}")
     return found
 
 
-def _last_good(client: Client, exposure: Exposure, family: Family) -> bool:
-    """Tell whether there is a slice of ours with endpoints."""
+def _last_good(client: Client, exposure: Exposure, family: Family) -> Manifest | None:
+    """Return the slice of the family if it is ours and has endpoints."""
     name = slice_name(exposure, family)
     found = client.get(path_of("discovery.k8s.io/v1", "endpointslices", exposure.namespace, name))
-    return found is not None and is_ours(found, exposure.labels) and bool(found.get("endpoints"))
+    good = found is not None and is_ours(found, exposure.labels) and bool(found.get("endpoints"))
+    return found if good else None
+
+
+def _targets_of(found: Manifest) -> tuple[tuple[str, str], ...]:
+    """Return the endpoints of a slice."""
+    return tuple(
+        (each["nodeName"], address)
+        for each in found["endpoints"]
+        if each.get("nodeName")
+        for address in each["addresses"]
+    )
 
 
 def addresses_of(exposure: Exposure, service: Mapping[str, Any] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -219,13 +310,24 @@ def owned_objects(
 
 
 def _labelled(client: Client, apis: Apis, kind: str, labels: Mapping[str, str], namespace: str) -> list[Manifest]:
-    """Return the objects of a kind with the labels. What discovery does not name is asked for all the same."""
+    """Return the objects of a kind with the labels, or all; of one that discovery does not name, too."""
     resource = RESOURCES[kind]
     where = (apis.namespace if kind == "CiliumNodeConfig" else namespace) if resource.namespaced else None
     for version in (apis.versions[kind],) if kind in apis.versions else resource.versions:
         if found := client.list(path_of(version, resource.plural, where), labels):
             return found
     return []
+
+
+def _belonging(client: Client, apis: Apis, kind: str, labels: Mapping[str, str], namespace: str) -> list[Manifest]:
+    """Return the objects of a kind that have an exposure's labels, or one of its names: labels can be overwritten."""
+    names = re.compile(names_of(kind, labels[EXPOSURE_LABEL], namespace))
+    return [
+        each
+        for each in _labelled(client, apis, kind, {}, namespace)
+        if labels.items() <= (each["metadata"].get("labels") or {}).items()
+        or names.fullmatch(each["metadata"]["name"])
+    ]
 
 
 def _prune(
@@ -238,8 +340,12 @@ def _prune(
         wanted.add(path_of("discovery.k8s.io/v1", "endpointslices", exposure.namespace, slice_name(exposure, family)))
     for found, ours in owned_objects(client, apis, exposure.labels, exposure.namespace):
         if ours and path_to(found) not in wanted and not found["metadata"].get("deletionTimestamp"):
-            client.delete(path_to(found), found["metadata"]["uid"])
-            progress.objects.append(ObjectState(object_title(found), "removed"))
+            try:
+                client.delete(path_to(found), found["metadata"]["uid"])
+            except ApiError as error:
+                progress.refuse(found, error)
+            else:
+                progress.objects.append(ObjectState(object_title(found), "removed"))
 
 
 def take_down(
@@ -249,13 +355,13 @@ def take_down(
 
     The Service goes first, so that Cilium withdraws the address before it loses what belongs to it; without
     `in_order` nothing waits for what does not go. What an exposure has is found by its labels, so what an earlier
-    manifest wanted goes too. Raises Unreachable and ApiError.
+    manifest wanted goes too; what has only its names is told. Raises Unreachable and ApiError.
     """
     removed: list[str] = []
     waiting: list[str] = []
     kept: list[str] = []
     for kind in RESOURCES:
-        for found in _labelled(client, apis, kind, labels, namespace):
+        for found in _belonging(client, apis, kind, labels, namespace):
             if not is_ours(found, labels):
                 kept.append(object_title(found))
                 continue

@@ -84,6 +84,7 @@ def write_status(client: Client, found: Manifest, outcome: Reconciliation) -> Ma
     """Write how far it is; nothing is written if that is what is there. Returns the exposure as it is then.
 
     Addresses replace `status.ingress` only if there are any: neither an error nor a wait takes known ones away.
+    Raises ApiError (409) if the exposure was changed meanwhile, or is another one of its name.
     """
     before = found.get("status") or {}
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -115,7 +116,8 @@ def write_status(client: Client, found: Manifest, outcome: Reconciliation) -> Ma
     wanted["lastError"] = {"codes": None, **error, "lastUpdateTime": now} if error else None
     metadata = found["metadata"]
     path = f"{exposure_path(metadata['namespace'], metadata['name'])}/status"
-    change = {"metadata": {"uid": metadata["uid"]}, "status": wanted}
+    # A UID in the patch is of no effect: of a custom resource's status the API server takes the status alone.
+    change = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": wanted}
     return client.patch(path, change) or found
 
 

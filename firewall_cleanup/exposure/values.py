@@ -13,6 +13,7 @@ from ..model import Family
 
 __all__ = [
     "CONTROL_PLANE",
+    "EXPOSURE_LABEL",
     "MANAGER",
     "Announce",
     "BgpPeer",
@@ -24,6 +25,7 @@ __all__ = [
     "Manifest",
     "NodeAddress",
     "ProviderConfig",
+    "cluster_name",
     "family_of",
     "family_word",
     "owner_labels",
@@ -38,6 +40,9 @@ MANAGER = "firewall-cleanup"
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 """The label of control-plane nodes (kubeadm, Gardener)."""
+
+EXPOSURE_LABEL = f"{MANAGER}/exposure"
+"""The label that has the name of an object's exposure."""
 
 _WORDS = {Family.IPV4: "IPv4", Family.IPV6: "IPv6"}
 
@@ -59,7 +64,7 @@ def owner_labels(name: str, namespace: str) -> dict[str, str]:
     """Return the labels of all objects of an exposure."""
     return {
         "app.kubernetes.io/managed-by": MANAGER,
-        f"{MANAGER}/exposure": name,
+        EXPOSURE_LABEL: name,
         f"{MANAGER}/exposure-namespace": namespace,
     }
 
@@ -67,6 +72,12 @@ def owner_labels(name: str, namespace: str) -> dict[str, str]:
 def resource_name(exposure: str) -> str:
     """Return the name of an exposure's Service, from which all other names are made."""
     return f"exposure-{exposure}"
+
+
+def cluster_name(exposure: str, namespace: str) -> str:
+    """Return the name of objects that have no namespace: that of the Service, made unique outside kube-system."""
+    service = resource_name(exposure)
+    return service if namespace == "kube-system" else f"{service}.{namespace}"
 
 
 class Announce(enum.Enum):
@@ -190,8 +201,8 @@ class Exposure:
 
     @property
     def cluster_name(self) -> str:
-        """The name of its objects that have no namespace: that of the Service, made unique outside kube-system."""
-        return self.service if self.namespace == "kube-system" else f"{self.service}.{self.namespace}"
+        """The name of its objects that have no namespace."""
+        return cluster_name(self.name, self.namespace)
 
     @property
     def labels(self) -> dict[str, str]:

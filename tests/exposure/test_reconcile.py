@@ -269,7 +269,7 @@ def test_a_foreign_object_of_our_name_is_left_alone(world: World, labels: dict[s
     assert len(world.endpoints("ipv4")) == 3  # the rest is as it should be
     removal = take_down(world.client, world.apis, LABELS, "kube-system")
     assert removal.gone
-    assert removal.kept == (("Service kube-system/exposure-root",) if labels else ())
+    assert removal.kept == ("Service kube-system/exposure-root",)
     assert list(world.objects()) == ["Service exposure-root"]
     assert world.admin.get(where(before)) == before
 
