@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--no-leader-election", action="store_true", help="work without the Lease; only one instance may run"
     )
-    run.add_argument("--identity", metavar="NAME", help="in the Lease (default: host name and process id)")
+    run.add_argument("--identity", metavar="NAME", help="in the Lease (default: host name and a random part)")
     check = command(
         "check",
         "Tell whether Cilium reaches the API server over an address that Cilium serves.",

@@ -8,7 +8,6 @@ for ever. Nothing here takes or keeps a resource version to read from.
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,13 +136,21 @@ class Client:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn the library's errors into ours."""
+        """Turn the library's errors into ours, and those of what gives the token: it is run here."""
         try:
             yield
-        except (ConfigError, httpx2.InvalidURL) as error:  # what the kubeconfig names for its user is run by now
+        except FirewallCleanupError:
+            raise
+        except (ConfigError, httpx2.InvalidURL) as error:
             raise ClusterConfigError(f"{self.server}: {_said(error)}") from None
-        except (httpx2.HTTPError, httpx2.StreamError, ssl.SSLError) as error:
+        # OSError: a program or a file of a token, which is away for a moment while it is replaced
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise Unreachable(f"{self.server}: {_said(error)}") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            said = f"{type(error).__name__}: {_said(error)}"
+            raise ClusterConfigError(
+                f"{self.server}: what the kubeconfig names for its user gives no token ({said})"
+            ) from None
 
     def get(self, path: str) -> Manifest | None:
         """Return an object as it is now, or None if there is none."""
@@ -304,5 +311,6 @@ def _answer(code: int, text: str) -> Any:
     message = str(status.get("message") or text.strip()[:200] or f"HTTP status {code}")
     if code == 401:
         message = f"{message}: the token or certificate is not accepted; give another --kubeconfig"
-    causes = (status.get("details") or {}).get("causes") or ()
+    details = status.get("details")
+    causes = (details.get("causes") if isinstance(details, dict) else None) or ()
     raise ApiError(code, str(status.get("reason") or code), message, tuple(causes))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,11 +26,12 @@ from .cycle import CycleReport, find_cycles, owned_addresses
 from .deploy import NAME
 from .fields import DNS_LABEL, DNS_SUBDOMAIN, ManifestError
 from .health import serve_health
-from .leader import Leader
+from .leader import Leader, unique_identity
 from .parsing import parse, read_documents, read_manifest
 from .reconcile import Reconciliation, Removal, is_passing, reconcile, take_down
 from .report import StatusReport, read_status
 from .status import FINALIZER, exposure_path, release
+from .stopping import stop_by_signal
 from .values import CONTROL_PLANE, Exposure, Manifest, owner_labels
 
 _LOG = logging.getLogger(__name__)
@@ -227,7 +226,7 @@ def run(args: argparse.Namespace) -> int:
     controller = ExposureController(client, settings)
     leader: Leader | None = None
     if not args.no_leader_election:
-        identity = args.identity or f"{socket.gethostname()}_{os.getpid()}"
+        identity = args.identity or unique_identity()
         # A connection of its own: it must renew the Lease while another request hangs.
         lease_client = Client.open(args.kubeconfig, context=args.context, timeout=5.0)
         leader = Leader(lease_client, args.namespace, NAME, identity, changed=controller.wake)
@@ -242,22 +241,17 @@ def run(args: argparse.Namespace) -> int:
             " give another --health-port"
         ) from None
 
-    def stop(_number: int, _frame: object) -> None:
-        controller.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        if leader is not None:
-            threading.Thread(target=leader.run, daemon=True, name="lease").start()
-        _LOG.info("health at port %d", server.server_address[1])
-        controller.run()
-    finally:
-        if leader is not None:
-            leader.stop()
-        server.shutdown()
-        server.server_close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with stop_by_signal(controller.stop):
+        try:
+            if leader is not None:
+                controller.threads.append(leader.start())
+            _LOG.info("health at port %d", server.server_address[1])
+            controller.run()
+        finally:
+            if leader is not None:
+                leader.stop()
+            server.shutdown()
+            server.server_close()
     _LOG.info("stopped")
     return 0
 

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 import attrs
 
 from ..errors import FirewallCleanupError
-from .client import Client, path_of
+from .client import ApiError, Client, path_of
 from .values import Manifest
 
-__all__ = ["Leader"]
+__all__ = ["Leader", "unique_identity"]
 
 _LOG = logging.getLogger(__name__)
+
+
+def unique_identity() -> str:
+    """Return a name for the Lease that no other instance has.
+
+    Host names need not differ (a pod in the host's network has the node's), nor process numbers (1 in a container).
+    """
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 @attrs.define
@@ -39,19 +49,34 @@ class Leader:
     _renewed: float = attrs.field(default=float("-inf"), init=False)
     _seen: tuple[object, float] | None = attrs.field(default=None, init=False)
     _was: bool = attrs.field(default=False, init=False)
+    _said: str = attrs.field(default="", init=False)
     _stop: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _thread: threading.Thread | None = attrs.field(default=None, init=False)
 
     def held(self) -> bool:
         """Tell whether this instance leads now: it renewed the Lease within the renewal time."""
         return time.monotonic() < self._renewed + self.renew
 
-    def run(self) -> None:
-        """Keep trying until `stop`; for a thread of its own."""
+    def start(self) -> threading.Thread:
+        """Keep trying until `stop`, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, daemon=True, name="lease")
+        self._thread.start()
+        return self._thread
+
+    def _run(self) -> None:
         while not self._stop.is_set():
+            said = ""
             try:
                 self._try()
             except FirewallCleanupError as error:
-                _LOG.debug("lease: %s", error)
+                # A conflict is another instance's success.
+                said = "" if isinstance(error, ApiError) and error.code == 409 else str(error)
+            except Exception as error:  # noqa: BLE001 - who tries no more never leads again, and nobody notices
+                said = f"unexpected {type(error).__name__}: {error}"
+                _LOG.debug("lease", exc_info=True)
+            if said not in {"", self._said}:
+                _LOG.info("the lease %s/%s: %s", self.namespace, self.name, said)
+            self._said = said
             if self.held() != self._was:
                 self._was = self.held()
                 _LOG.info(
@@ -63,7 +88,9 @@ class Leader:
     def stop(self) -> None:
         """Stop trying, and give the Lease up if it is held, so that another instance need not wait."""
         self._stop.set()
-        if not self.held():
+        if self._thread is not None:
+            self._thread.join(self.renew)  # a try under way would take the Lease again
+        if not self.held() or (self._thread is not None and self._thread.is_alive()):
             return
         self._renewed = float("-inf")
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -23,8 +22,7 @@ def leader(cluster: Cluster, identity: str) -> Iterator[Leader]:
     """One whose times are a tenth of the usual."""
     client = Client.open(cluster.kubeconfig("controller"))
     found = Leader(client, "kube-system", "firewall-cleanup-exposure", identity, lease=1.5, renew=1.0, retry=0.1)
-    thread = threading.Thread(target=found.run, daemon=True)
-    thread.start()
+    thread = found.start()
     try:
         yield found
     finally:
