@@ -180,7 +180,7 @@ def test_the_man_page_has_all_options_of_commands(command: str):
 def test_the_man_page_has_all_commands():
     synopsis = MAN_PAGE.read_text().partition(".Sh SYNOPSIS")[2].partition(".Sh ")[0]
     assert all(f".Cm {name}\n" in synopsis for name in SUBCOMMANDS)
-    assert COMMANDS.keys() == SUBCOMMANDS.keys()
+    assert {*COMMANDS, "exposure"} == SUBCOMMANDS.keys()  # that one has a page and tests of its own
 
 
 def test_commands_are_accepted():
