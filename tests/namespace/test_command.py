@@ -45,13 +45,22 @@ def check_shape(report: dict[str, Any]) -> None:
         assert outcome["component"] == "kube-router"
 
 
-@pytest.mark.parametrize("options", [(), ("--help",), ("--version",), ("-v",), ("--dry-run",)])
+@pytest.mark.parametrize("options", [(), ("--help",), ("--version",)])
 def test_without_cleanup_config_nothing_happens(sandbox: Sandbox, options):
     before = Scene(NODES["default"], Backend.NFT).load(sandbox)
     done = command(sandbox, *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("--cleanup-config" in done.stdout) is (options != ("--version",))
     assert (__version__ in done.stdout) is (options == ("--version",))
+    assert sandbox.state() == before
+
+
+@pytest.mark.parametrize("option", ["-v", "--dry-run"])
+def test_without_something_to_do_options_are_refused(sandbox: Sandbox, option: str):
+    before = Scene(NODES["default"], Backend.NFT).load(sandbox)
+    done = command(sandbox, option)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--cleanup-config" in done.stderr
     assert sandbox.state() == before
 
 
