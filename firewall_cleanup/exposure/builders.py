@@ -105,6 +105,8 @@ def service(exposure: Exposure) -> Manifest:
             "loadBalancerClass": config.announce.service_class,
             # Announced by one node (L2), served by any: Local would drop what arrives at a node without the API.
             "externalTrafficPolicy": "Cluster",
+            # A port of every node would be one more way in, which nobody asked for.
+            "allocateLoadBalancerNodePorts": False,
             "ipFamilyPolicy": config.policy,
             "ipFamilies": [family_word(family) for family in config.families],
             "ports": [

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import enum
-import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import attrs
 
-from .values import CONTROL_PLANE, Manifest
+from .addresses import host_of
+from .fields import shown
+from .values import CONTROL_PLANE, Announce, Manifest
 
-__all__ = ["ApiHost", "CiliumPart", "CiliumSettings", "read_settings"]
+__all__ = ["ApiHost", "CiliumPart", "CiliumSettings", "ingress_of", "read_settings"]
 
 _URL_KEYS = ("k8s-api-server-urls", "k8s-api-server")
+_REPLACEMENT = "kube-proxy-replacement"
+_FEATURES = {Announce.L2: "enable-l2-announcements", Announce.BGP: "enable-bgp-control-plane"}
 _HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
 DEFAULT_SOURCE = "nothing is set, so it is what kubelet puts into every pod: the kubernetes Service"
 
@@ -45,6 +47,8 @@ class CiliumSettings:
     replaces_kube_proxy: bool | None
     node_configs: tuple[str, ...]
     gaps: tuple[str, ...] = ()
+    announces: Mapping[Announce, bool] = attrs.field(factory=dict, hash=False)
+    """Whether each way of announcing is turned on, as far as that is said."""
 
 
 @attrs.define
@@ -55,36 +59,97 @@ class _Reading:
     env: dict[CiliumPart, list[ApiHost]] = attrs.field(factory=dict)
     node_urls: dict[str, list[ApiHost]] = attrs.field(factory=dict)
     parts: set[CiliumPart] = attrs.field(factory=set)
+    endpoints: list[ApiHost] = attrs.field(factory=list)
+    helm: dict[tuple[str, ...], Any] = attrs.field(factory=dict)
     replaces: bool | None = None
+    announces: dict[Announce, bool] = attrs.field(factory=dict)
     node_configs: list[str] = attrs.field(factory=list)
     gaps: list[str] = attrs.field(factory=list)
 
+    def note_replacement(self, value: Any) -> None:
+        """One place that says that Cilium replaces kube-proxy is enough, whichever of them counts."""
+        if (truth := _truth(value)) is not None:
+            self.replaces = bool(self.replaces) or truth
 
-def read_settings(documents: Iterable[Any], namespace: str | None = None) -> CiliumSettings:
-    """Read Cilium's DaemonSet, Deployment, ConfigMap and CiliumNodeConfigs, and Helm values, which have no kind.
+    def note_feature(self, way: Announce, value: Any) -> None:
+        self.announces[way] = self.announces.get(way, False) or _truth(value) is True
 
-    With `namespace`, objects of others are left out. What is for an agent comes from a CiliumNodeConfig of
-    control-plane nodes, else from the ConfigMap, else from the environment; what is for the container that reads
-    those, from its own arguments and environment.
+
+def read_settings(documents: Iterable[Any], control_plane: Collection[str] = ()) -> CiliumSettings:
+    """Read Cilium's DaemonSets, Deployment, ConfigMap and CiliumNodeConfigs, and Helm values, which have no kind.
+
+    What is for an agent comes from a CiliumNodeConfig of control-plane nodes, else from the ConfigMap, else from the
+    environment; what is for the container that reads those, from its own arguments and environment. Of agents only
+    those of control-plane nodes count: `control_plane` names these, as do Nodes with the label. What is in the pods
+    of a DaemonSet there goes before what is in itself. A value of a later Helm file replaces that of an earlier one.
     """
     reading = _Reading()
+    pods: list[Mapping[str, Any]] = []
+    owners: list[Mapping[str, Any]] = []
+    nodes = set(control_plane)
     for document in documents:
-        if not isinstance(document, Mapping):
-            reading.gaps.append(f"{str(document)[:40]!r} is neither an object nor Helm values")
-            continue
-        where = _dig(document, "metadata", "namespace")
-        if namespace is not None and where not in {None, namespace}:
-            continue
-        kind = document.get("kind")
-        if kind is None:
+        kind = document.get("kind") if isinstance(document, Mapping) else document
+        if not isinstance(document, Mapping) or not (kind is None or isinstance(kind, str)):
+            reading.gaps.append(f"{shown(kind, 40)} is neither an object nor Helm values")
+        elif kind is None:
             _helm(reading, document)
         elif kind == "ConfigMap":
             _config_map(reading, document)
         elif kind == "CiliumNodeConfig":
             _node_config(reading, document)
-        elif kind in {"DaemonSet", "Deployment", "Pod"}:
-            _pods(reading, document)
+        elif kind == "EndpointSlice":
+            _endpoints(reading, document)
+        elif kind == "Pod":
+            pods.append(document)
+        elif kind in {"DaemonSet", "Deployment"}:
+            owners.append(document)
+        elif kind == "Node" and isinstance(labels := _dig(document, "metadata", "labels"), Mapping):
+            nodes |= {_name(document)} if CONTROL_PLANE in labels else set()
+    _workloads(reading, pods, owners, nodes)
+    _helm_values(reading)
     return _settings(reading)
+
+
+def _workloads(
+    reading: _Reading, pods: list[Mapping[str, Any]], owners: list[Mapping[str, Any]], nodes: Collection[str]
+) -> None:
+    """Read the pods that are, or may come to be, on control-plane nodes, and the operator's wherever they are."""
+    seen: set[str] = set()
+    for pod in pods:
+        found = _listed(reading, "Pod", _name(pod), _dig(pod, "metadata", "ownerReferences"))
+        # What a webhook has put into the pods is not in their DaemonSet.
+        owner = next((_text(_dig(each, "name")) for each in found), _name(pod))
+        node = _dig(pod, "spec", "nodeName")
+        if not node or not nodes or _text(node) in nodes or "operator" in owner:
+            seen |= {owner} if node else set()
+            _pod_spec(reading, "pods of", owner, pod.get("spec"))
+    for each in owners:
+        kind, name, spec = _text(each.get("kind")), _name(each), _dig(each, "spec", "template", "spec")
+        if name not in seen and (kind == "Deployment" or not _avoids_control_plane(spec)):
+            _pod_spec(reading, kind, name, spec)
+    agents = pods or any(each.get("kind") == "DaemonSet" for each in owners)
+    if agents and not reading.parts & {CiliumPart.BOOTSTRAP, CiliumPart.AGENT}:
+        reading.gaps.append("no agent of Cilium was found that runs, or would run, on a control-plane node")
+
+
+def _avoids_control_plane(spec: Any) -> bool:
+    """Tell whether pods cannot be on control-plane nodes, by their affinity; False if that is not plain."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = _dig(spec, "affinity", "nodeAffinity", required, "nodeSelectorTerms")
+    return isinstance(terms, list) and bool(terms) and all(_selects_others(term) for term in terms)
+
+
+def _selects_others(selector: Any) -> bool:
+    """Tell whether a selector of nodes asks that they be no control-plane nodes."""
+    return any(
+        _dig(each, "key") == CONTROL_PLANE and _dig(each, "operator") == "DoesNotExist"
+        for each in _expressions(selector)
+    )
+
+
+def _expressions(selector: Any) -> list[Any]:
+    found = _dig(selector, "matchExpressions")
+    return found if isinstance(found, list) else []
 
 
 def _settings(reading: _Reading) -> CiliumSettings:
@@ -96,7 +161,11 @@ def _settings(reading: _Reading) -> CiliumSettings:
         else:
             hosts += reading.urls.get(part) or reading.env.get(part) or [ApiHost(part, None, DEFAULT_SOURCE)]
     return CiliumSettings(
-        tuple(dict.fromkeys(hosts)), reading.replaces, tuple(reading.node_configs), tuple(reading.gaps)
+        tuple(dict.fromkeys((*hosts, *reading.endpoints))),
+        reading.replaces,
+        tuple(reading.node_configs),
+        tuple(reading.gaps),
+        reading.announces,
     )
 
 
@@ -108,39 +177,47 @@ def _dig(document: Any, *keys: str) -> Any:
     return document
 
 
-def _host(url: str) -> str:
-    """Return the host of an URL, or of what was written in its place."""
-    text = url.strip()
-    try:
-        host = urlsplit(text if "://" in text else f"//{text}").hostname
-    except ValueError:
-        return text
-    if "://" not in text:
-        try:
-            ipaddress.ip_address(text.strip("[]"))
-        except ValueError:
-            return host or text
-        return text.strip("[]")
-    return host or text
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def _name(document: Any) -> str:
+    return _text(_dig(document, "metadata", "name"))
 
 
 def _words(value: Any) -> list[str]:
     if isinstance(value, list):
-        return [str(each) for each in value]
-    return [word for word in re.split(r"[\s,]+", str(value or "")) if word]
+        return [_text(each) for each in value]
+    return [word for word in re.split(r"[\s,]+", _text(value or "")) if word]
 
 
 def _add(found: dict[CiliumPart, list[ApiHost]], part: CiliumPart, values: Iterable[str], source: str) -> None:
-    found.setdefault(part, []).extend(ApiHost(part, _host(value), source) for value in values)
+    found.setdefault(part, []).extend(ApiHost(part, host_of(value), source) for value in values)
 
 
 def _truth(value: Any) -> bool | None:
-    return {"true": True, "strict": True, "false": False, "disabled": False}.get(str(value).lower())
+    return {"true": True, "strict": True, "false": False, "disabled": False}.get(_text(value).lower())
+
+
+_HOST_VALUE, _URL_VALUE = ("k8sServiceHost",), ("k8s", "apiServerURLs")
+_REPLACEMENT_VALUE = ("kubeProxyReplacement",)
+_FEATURE_VALUES = {Announce.L2: ("l2announcements", "enabled"), Announce.BGP: ("bgpControlPlane", "enabled")}
 
 
 def _helm(reading: _Reading, values: Mapping[str, Any]) -> None:
+    """Keep the values that count; those of a later file replace them, as Helm does."""
     values = values["cilium"] if isinstance(values.get("cilium"), Mapping) else values
-    host, urls = values.get("k8sServiceHost"), _dig(values, "k8s", "apiServerURLs")
+    for path in (_HOST_VALUE, _URL_VALUE, _REPLACEMENT_VALUE, *_FEATURE_VALUES.values()):
+        parent = _dig(values, *path[:-1])
+        reading.helm.setdefault(path, None)
+        if isinstance(parent, Mapping) and path[-1] in parent:
+            reading.helm[path] = parent[path[-1]]
+
+
+def _helm_values(reading: _Reading) -> None:
+    if not reading.helm:
+        return
+    host, urls = reading.helm[_HOST_VALUE], reading.helm[_URL_VALUE]
     if host == "auto":
         reading.gaps.append(
             "Helm value k8sServiceHost: auto takes it from the ConfigMap kube-public/cluster-info; give it by --host"
@@ -150,16 +227,17 @@ def _helm(reading: _Reading, values: Mapping[str, Any]) -> None:
     for part in CiliumPart:
         if host:
             reading.parts.add(part)
-            _add(reading.env, part, [str(host)], "Helm value k8sServiceHost")
+            _add(reading.env, part, [_text(host)], "Helm value k8sServiceHost")
         if urls:
             reading.parts.add(part)
             _add(reading.urls, part, _words(urls), "Helm value k8s.apiServerURLs")
-    if (replaces := _truth(values.get("kubeProxyReplacement"))) is not None:
-        reading.replaces = replaces
+    reading.note_replacement(reading.helm[_REPLACEMENT_VALUE])
+    for way, path in _FEATURE_VALUES.items():
+        reading.note_feature(way, reading.helm[path])
 
 
 def _config_map(reading: _Reading, document: Mapping[str, Any]) -> None:
-    name = _dig(document, "metadata", "name")
+    name = _name(document)
     data = document.get("data")
     if name != "cilium-config" or not isinstance(data, Mapping):
         return
@@ -169,66 +247,89 @@ def _config_map(reading: _Reading, document: Mapping[str, Any]) -> None:
             for part in (CiliumPart.AGENT, CiliumPart.OPERATOR):
                 _add(reading.urls, part, _words(data[key]), f"ConfigMap {name}, {key}")
             break
-    if (replaces := _truth(data.get("kube-proxy-replacement"))) is not None:
-        reading.replaces = replaces
+    reading.note_replacement(data.get(_REPLACEMENT))
+    for way, key in _FEATURES.items():
+        reading.note_feature(way, data.get(key))
 
 
 def _node_config(reading: _Reading, document: Mapping[str, Any]) -> None:
-    name, spec = _dig(document, "metadata", "name"), document.get("spec")
+    name, spec = _name(document), document.get("spec")
     defaults, selector = _dig(spec, "defaults"), _dig(spec, "nodeSelector")
-    if not isinstance(defaults, Mapping) or selector is None:
-        return  # a selector that is null selects no node (pkg/option/resolver/resolver.go)
+    # A selector that is null selects no node (pkg/option/resolver/resolver.go).
+    if not isinstance(defaults, Mapping) or selector is None or _selects_others(selector):
+        return
+    reading.note_replacement(defaults.get(_REPLACEMENT))
+    for way, key in _FEATURES.items():
+        if key in defaults:
+            reading.note_feature(way, defaults[key])
     about = [key for key in (*_URL_KEYS, _HOST_VARIABLE, "k8s-service-host") if key in defaults]
     if not about:
         return
-    reading.node_configs.append(str(name))
+    reading.node_configs.append(name)
     for key in about:
         if key not in _URL_KEYS:
             reading.gaps.append(
                 f"CiliumNodeConfig {name} sets {key}, which is no key of the agent's configuration: no effect"
             )
-    if selector and CONTROL_PLANE not in str(selector):
+    labels = _dig(selector, "matchLabels")
+    keys = [_dig(each, "key") for each in _expressions(selector)]
+    if selector and CONTROL_PLANE not in (*(labels if isinstance(labels, Mapping) else ()), *keys):
         reading.gaps.append(
             f"CiliumNodeConfig {name}: its selector does not name {CONTROL_PLANE}; taken to select such nodes"
         )
     values = next((defaults[key] for key in _URL_KEYS if defaults.get(key)), None)
     if values:
-        found = [ApiHost(CiliumPart.AGENT, _host(each), f"CiliumNodeConfig {name}") for each in _words(values)]
-        reading.node_urls[str(name)] = found
+        found = [ApiHost(CiliumPart.AGENT, host_of(each), f"CiliumNodeConfig {name}") for each in _words(values)]
+        reading.node_urls[name] = found
 
 
-def _pods(reading: _Reading, document: Mapping[str, Any]) -> None:
-    kind, name = document.get("kind"), _dig(document, "metadata", "name")
-    spec = _dig(document, "spec", "template", "spec")
-    if kind == "Pod":
-        # What a webhook has put into the pods is not in their DaemonSet.
-        spec = document.get("spec")
-        owners = _listed(reading, kind, name, _dig(document, "metadata", "ownerReferences"))
-        kind, name = "pods of", next((_dig(each, "name") for each in owners), name)
+def _endpoints(reading: _Reading, document: Mapping[str, Any]) -> None:
+    """Note the endpoints of the kubernetes Service: from 1.18 on a running agent goes over to them."""
+    if _dig(document, "metadata", "labels", "kubernetes.io/service-name") != "kubernetes":
+        return
+    if _dig(document, "metadata", "namespace") not in (None, "default"):
+        return
+    for endpoint in _listed(reading, "EndpointSlice", _name(document), document.get("endpoints")):
+        for each in _listed(reading, "EndpointSlice", _name(document), _dig(endpoint, "addresses")):
+            reading.endpoints.append(ApiHost(CiliumPart.AGENT, _text(each), "endpoint of the kubernetes Service"))
+
+
+def _pod_spec(reading: _Reading, kind: str, name: str, spec: Any) -> None:
     for group in ("initContainers", "containers"):
         for container in _listed(reading, kind, name, _dig(spec, group)):
-            part = _part(str(name), str(_dig(container, "name")))
+            called = _text(_dig(container, "name"))
+            part = _part(name, called)
             if part is not None:
                 reading.parts.add(part)
-                _container(reading, part, f"{kind} {name}, container {_dig(container, 'name')}", container)
+                _container(reading, part, f"{kind} {name}, container {called}", container)
 
 
 def _container(reading: _Reading, part: CiliumPart, source: str, container: Any) -> None:
     for key, value in _arguments(container):
         if key in _URL_KEYS and value:
             _add(reading.urls, part, _words(value), f"{source}, --{key}")
+        elif key == _REPLACEMENT:
+            reading.note_replacement(value)
     for variable in _listed(reading, source, "env", _dig(container, "env")):
-        if _dig(variable, "name") != _HOST_VARIABLE:
+        name, value = _text(_dig(variable, "name")), _dig(variable, "value")
+        # Every flag of Cilium's programs is a variable, too: CILIUM_K8S_API_SERVER_URLS.
+        key = name.removeprefix("CILIUM_").lower().replace("_", "-") if name.startswith("CILIUM_") else ""
+        if key == _REPLACEMENT:
+            reading.note_replacement(value)
+        elif name != _HOST_VARIABLE and key not in _URL_KEYS:
             continue
-        if value := _dig(variable, "value"):
-            _add(reading.env, part, [str(value)], f"{source}, {_HOST_VARIABLE}")
-        else:
-            reading.gaps.append(f"{source}: {_HOST_VARIABLE} comes from another object; give it by --host")
+        elif value:
+            found = reading.urls if key else reading.env
+            _add(found, part, _words(value) if key else [_text(value)], f"{source}, {name}")
+        elif not key or _dig(variable, "valueFrom") is not None:
+            reading.gaps.append(f"{source}: {name} comes from another object; give it by --host")
+    if _dig(container, "envFrom"):
+        reading.gaps.append(f"{source}: envFrom takes variables from other objects; if a host is among them: --host")
 
 
-def _listed(reading: _Reading, kind: Any, name: Any, value: Any) -> list[Any]:
+def _listed(reading: _Reading, kind: str, name: str, value: Any) -> list[Any]:
     if value is not None and not isinstance(value, list):
-        reading.gaps.append(f"{kind} {name}: {str(value)[:40]!r} is not a list")
+        reading.gaps.append(f"{kind} {name}: {shown(value, 40)} is not a list")
     return value if isinstance(value, list) else []
 
 
@@ -240,7 +341,7 @@ def _part(owner: str, container: str) -> CiliumPart | None:
 
 def _arguments(container: Any) -> Iterator[tuple[str, str]]:
     given = (_dig(container, key) for key in ("command", "args"))
-    words = [str(each) for some in given if isinstance(some, list) for each in some]
+    words = [_text(each) for some in given if isinstance(some, list) for each in some]
     for index, word in enumerate(words):
         key, _, value = word.lstrip("-").partition("=")
         if word.startswith("--"):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..cli import while_read
 from ..errors import FirewallCleanupError
 from ..words import escape
 from .capabilities import LATEST_KNOWN, Apis, CiliumVersion, UnsupportedError, judge
+from .fields import DNS_LABEL, ManifestError, shown
+from .interrupt import Stopped, stoppable
 
 # No __all__: the command's `main` is that of firewall_cleanup.cli.
 
@@ -44,6 +46,14 @@ def _port(text: str) -> int:
     return value
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 100:
+        raise ValueError(text)
+    return value
+
+
+_count.__name__ = "number between 1 and 100"
 _port.__name__ = "number of a port"  # argparse names the type in its error
 
 
@@ -51,13 +61,14 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog=_PROGRAM,
+        allow_abbrev=False,
         description="Expose the API server of a self-hosted cluster at a stable dual-stack address, through Cilium.",
         epilog="Exit status: 0 done, 1 not done or not well, 2 usage or a bad manifest, 128 + number after a signal.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, *, file: str = "", name_too: bool = False, cluster: bool = True) -> Any:
-        added = commands.add_parser(name, help=text, description=text)
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if file:
             added.add_argument("-f", "--file", metavar="FILE", help=file)
         if name_too:
@@ -65,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
         if cluster:
             added.add_argument("--kubeconfig", metavar="FILE", help="default: the service account of this pod")
             added.add_argument("--context", metavar="NAME", help="default: the kubeconfig's current one")
-        added.add_argument("-n", "--namespace", default="kube-system", help="of the exposure (default: kube-system)")
+        default = "that of the FILE, else kube-system" if file else "kube-system"
+        added.add_argument("-n", "--namespace", help=f"of the exposure (default: {default})")
         added.add_argument(
             "--cilium-namespace", default="kube-system", metavar="NAMESPACE", help="default: kube-system"
         )
@@ -92,6 +104,9 @@ def parser() -> argparse.ArgumentParser:
     render.add_argument("--image", help="with --controller: the image of firewall-cleanup")
     render.add_argument("--class", dest="class_name", help="with --controller: as in run")
     render.add_argument("--port", type=_port, help="with --controller: of the API server on localhost (default: 443)")
+    render.add_argument(
+        "--replicas", type=_count, metavar="NUMBER", help="with --controller: at most one a node (default: 2)"
+    )
     _output(render, "yaml", "json")
     apply = command("apply", "Make the cluster as a manifest says, once, without the controller.", file=manifest)
     _wait(apply)
@@ -173,24 +188,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     args = parser().parse_args(arguments)
     try:
-        if args.command == "render":
-            status = _render(args)
-        else:
-            from . import commands  # noqa: PLC0415 - it loads the Kubernetes client, which render does without
+        with stoppable():
+            _check_namespaces(args)
+            if args.command == "render":
+                status = _render(args)
+            else:
+                from . import checking, commands  # noqa: PLC0415 - they load the client, which render does without
 
-            status = getattr(commands, args.command)(args)
-        sys.stdout.flush()
+                status = getattr(checking if args.command == "check" else commands, args.command)(args)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in {"yaml", "lightkube", "httpx2"}:
             return _wrong(f"{_MISSING} ({error.name} is missing)", 1)
         raise
-    except BrokenPipeError:
-        # The reader has gone: nobody knows what was not read.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except Stopped as stopped:
+        changes = args.command in {"apply", "delete"}
+        return _wrong(f"stopped{'; run it again to go on' if changes else ''}", 128 + int(stopped.args[0]))
     except (FirewallCleanupError, OSError) as error:
         return _wrong(str(error), _code(error))
     return status
+
+
+def _check_namespaces(args: argparse.Namespace) -> None:
+    for option, given in (("--namespace", args.namespace), ("--cilium-namespace", args.cilium_namespace)):
+        if given is not None and not DNS_LABEL.fullmatch(given):
+            raise ManifestError(option, f"{shown(given)} is no name of a namespace")
 
 
 def _code(error: BaseException) -> int:
@@ -208,35 +229,37 @@ def _render(args: argparse.Namespace) -> int:
 
     from .builders import build  # noqa: PLC0415
     from .deploy import Deployment, controller_manifests  # noqa: PLC0415
-    from .parsing import read_manifest  # noqa: PLC0415
+    from .parsing import DEFAULT_NAMESPACE, read_manifest  # noqa: PLC0415
 
     if args.controller:
         if args.file is not None or not args.image:
             return _wrong("--controller: it goes with --image IMAGE, and without --file", 2)
         settings = Deployment(
             image=args.image,
-            namespace=args.namespace,
+            namespace=args.namespace or DEFAULT_NAMESPACE,
             cilium_namespace=args.cilium_namespace,
             class_name=args.class_name or "shoot",
             cilium=args.cilium_version,
             port=args.port or 443,
+            replicas=args.replicas or 2,
         )
         manifests = controller_manifests(settings)
     else:
-        if args.file is None or args.image or args.class_name or args.port:
+        if args.file is None or args.image or args.class_name or args.port or args.replicas:
             return _wrong("give --file FILE, or --controller with its options", 2)
         apis = Apis.of_version(args.cilium_version or LATEST_KNOWN)
         apis = Apis(apis.versions, apis.cilium, args.cilium_namespace)
-        exposure = read_manifest(args.file)
+        exposure = read_manifest(args.file, args.namespace)
         for finding in judge(exposure, apis):
             print(f"{_PROGRAM}: {escape(str(finding))}", file=sys.stderr)
         if any(finding.error for finding in judge(exposure, apis)):
             return 1
         manifests = build(exposure, apis)
-    if args.output == "json":
-        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=1))
-    else:
-        print(yaml.dump_all(manifests, Dumper=_dumper(yaml), sort_keys=False, explicit_start=True), end="")
+    with while_read():
+        if args.output == "json":
+            print(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=1))
+        else:
+            print(yaml.dump_all(manifests, Dumper=_dumper(yaml), sort_keys=False, explicit_start=True), end="")
     return 0
 
 

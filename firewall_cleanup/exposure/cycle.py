@@ -8,14 +8,12 @@ from typing import Any
 
 import attrs
 
+from .addresses import host_of, is_service_name, plain_address
 from .capabilities import CiliumVersion
 from .cilium_hosts import ApiHost, CiliumPart, CiliumSettings
-from .values import Exposure, IpRange
+from .values import Announce, Exposure, IpRange
 
-__all__ = ["CycleReport", "Owned", "Verdict", "find_cycles", "owned_addresses"]
-
-_KUBERNETES_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
-
+__all__ = ["CycleReport", "Owned", "Verdict", "find_cycles", "owned_addresses", "why_unannounced"]
 
 _LOCALHOST = (
     "on control-plane nodes: KUBERNETES_SERVICE_HOST=localhost in a DaemonSet of their own (two DaemonSets, by"
@@ -28,6 +26,7 @@ class Owned:
     """What the exposure serves: addresses, their ranges, host names; and the kubernetes ClusterIPs."""
 
     service: str
+    namespace: str
     addresses: frozenset[str]
     ranges: tuple[IpRange, ...] = ()
     names: frozenset[str] = frozenset()
@@ -39,6 +38,10 @@ class Owned:
         """Tell whether the address is the exposure's, or may become it."""
         return address in self.addresses or any(address in block for block in self.ranges)
 
+    def has_name(self, name: str) -> bool:
+        """Tell whether the host name is the exposure's: one that was given, or its Service's in the cluster's DNS."""
+        return name.lower().rstrip(".") in self.names or is_service_name(name, self.service, self.namespace)
+
 
 def owned_addresses(
     exposure: Exposure,
@@ -47,24 +50,21 @@ def owned_addresses(
     names: Iterable[str] = (),
     cluster_ips: Iterable[str] = (),
 ) -> Owned:
-    """Return what an exposure owns by its manifest, and what its Service and its status name besides."""
+    """Return what an exposure owns by its manifest, and what its Service and its status name besides.
+
+    Raises ValueError for an address that is none.
+    """
     internal = (each for endpoint in exposure.endpoints for each in endpoint.addresses if each.type == "InternalIP")
     return Owned(
         exposure.service,
-        frozenset(_plain(each) for each in (*exposure.config.addresses, *addresses)),
+        exposure.namespace,
+        frozenset(plain_address(each) for each in (*exposure.config.addresses, *addresses)),
         exposure.config.ranges,
-        frozenset(name.lower().rstrip(".") for name in names),
-        frozenset(_plain(each) for each in cluster_ips),
-        frozenset(_plain(each.address) for each in internal),
+        frozenset(host_of(name).lower().rstrip(".") for name in names),
+        frozenset(plain_address(each) for each in cluster_ips),
+        frozenset(plain_address(each.address) for each in internal),
         exposure.port,
     )
-
-
-def _plain(address: str) -> str:
-    """Return an address in one writing; of one mapped into IPv6 the IPv4 address, as a socket takes it."""
-    ip = ipaddress.ip_address(address)
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return str(mapped or ip)
 
 
 @attrs.frozen
@@ -78,11 +78,12 @@ class Verdict:
 
 @attrs.frozen
 class CycleReport:
-    """All verdicts, what could not be read, and the ways round."""
+    """All verdicts, what could not be read, the ways round, and what else will not work, which is no cycle."""
 
     verdicts: tuple[Verdict, ...]
     gaps: tuple[str, ...]
     ways: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -106,6 +107,7 @@ class CycleReport:
             ],
             "gaps": list(self.gaps),
             "ways": list(self.ways),
+            "warnings": list(self.warnings),
         }
 
     def lines(self) -> list[str]:
@@ -120,7 +122,7 @@ class CycleReport:
         found += [f"not read: {gap}" for gap in self.gaps]
         if self.ways:
             found += ["ways round:", *(f"  - {way}" for way in self.ways)]
-        return found
+        return [*found, *(f"warning: {each}" for each in self.warnings)]
 
 
 def find_cycles(
@@ -137,18 +139,21 @@ def find_cycles(
 
 def _judge(host: ApiHost, settings: CiliumSettings, owned: Owned, resolve: Callable[[str], Sequence[str]]) -> Verdict:
     name = host.host
-    if name is None or name.lower().rstrip(".").removesuffix(".cluster.local") in _KUBERNETES_NAMES:
+    if name is None or is_service_name(name, "kubernetes", "default"):
         return _cluster_ip(host, settings, f"{host.part.value} uses the kubernetes Service's ClusterIP")
     try:
-        addresses, said = [_plain(name)], f"{host.part.value} uses the address {name}"
+        addresses, said = [plain_address(name)], f"{host.part.value} uses the address {name}"
     except ValueError:
         said = f"{host.part.value} uses the host {name}"
-        if name.lower().rstrip(".") in owned.names:
+        if owned.has_name(name):
             return Verdict(host, True, (said, f"that is a host name of Service {owned.service}", *_closing(host)))
         try:
-            addresses = [_plain(each) for each in resolve(name)]
-        except OSError as error:
-            return Verdict(host, None, (said, f"it does not resolve here: {error.strerror or error}"))
+            addresses = [plain_address(each) for each in resolve(name)]
+        except (OSError, ValueError) as error:  # ValueError: of the encoding of host names
+            reason = getattr(error, "strerror", None) or error
+            return Verdict(host, None, (said, f"it does not resolve here: {reason}"))
+        if not addresses:
+            return Verdict(host, None, (said, "it resolves to no address here"))
         said = f"{said}, which resolves to {', '.join(addresses)}"
     return _judge_addresses(host, addresses, said, settings, owned)
 
@@ -159,11 +164,15 @@ def _judge_addresses(
     """Judge what a host resolves to: one address that is owned is enough, as any may be taken."""
     for address in addresses:
         if owned.has(address):
-            own = f"{address} is an address of Service {owned.service}, which Cilium serves and announces"
+            own = f"{address} is an address of Service {owned.service}, which Cilium serves"
             return Verdict(host, True, (said, own, *_closing(host)))
     for address in addresses:
         if address in owned.cluster_ips:
             return _cluster_ip(host, settings, f"{said}; {address} is the kubernetes Service's ClusterIP")
+    others = [each for each in addresses if not ipaddress.ip_address(each).is_loopback and each not in owned.nodes]
+    if others and not owned.cluster_ips and settings.replaces_kube_proxy is not False:
+        doubt = f"it is not known whether {others[0]} is the ClusterIP of the Service kubernetes: --kubernetes-ip"
+        return Verdict(host, None, (said, doubt))
     reason = f"Service {owned.service} has none of it"
     if all(ipaddress.ip_address(each).is_loopback for each in addresses):
         reason = "that is the node itself"
@@ -216,4 +225,19 @@ def _ways(
             f"a CiliumNodeConfig{named} is not enough: it is read by the init container config, which must reach"
             " the API before; it helps an agent that runs"
         )
+    return tuple(found)
+
+
+def why_unannounced(exposure: Exposure, settings: CiliumSettings) -> tuple[str, ...]:
+    """Return why Cilium would announce no address of the exposure, by its settings. It says so nowhere itself."""
+    way = exposure.config.announce
+    key, value = {
+        Announce.L2: ("enable-l2-announcements", "l2announcements.enabled"),
+        Announce.BGP: ("enable-bgp-control-plane", "bgpControlPlane.enabled"),
+    }[way]
+    found: list[str] = []
+    if settings.announces.get(way) is False:
+        found.append(f"announce: {way.value} needs {key} (Helm: {value}), which is not true: nothing is announced")
+    if way is Announce.L2 and settings.replaces_kube_proxy is False:
+        found.append("announce: l2 needs kube-proxy-replacement, which is false: nothing is announced")
     return tuple(found)

@@ -104,6 +104,9 @@ def _deployment(settings: Deployment) -> Manifest:
             # Not the kubernetes Service, which Cilium serves, nor the exposure: the API server of this node.
             {"name": "KUBERNETES_SERVICE_HOST", "value": "localhost"},
             {"name": "KUBERNETES_SERVICE_PORT", "value": str(settings.port)},
+            # Else a proxy that all pods are given is asked for localhost, too.
+            {"name": "NO_PROXY", "value": "localhost"},
+            {"name": "no_proxy", "value": "localhost"},
         ],
         "ports": [{"name": "health", "containerPort": HEALTH_PORT, "hostPort": HEALTH_PORT, "protocol": "TCP"}],
         "livenessProbe": _probe("/healthz", 20),

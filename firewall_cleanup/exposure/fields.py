@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import attrs
 
 from ..errors import FirewallCleanupError
 
-__all__ = ["DNS_LABEL", "DNS_SUBDOMAIN", "Field", "ManifestError"]
+__all__ = ["DNS_LABEL", "DNS_SUBDOMAIN", "Field", "ManifestError", "shown"]
 
 T = TypeVar("T")
 
@@ -21,6 +22,26 @@ DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-
 """A host name, a name of most objects (RFC 1123)."""
 
 _TYPES = {str: "a text", int: "a whole number", bool: "true or false", dict: "a mapping", list: "a list"}
+
+
+class _Short(reprlib.Repr):
+    """Shows the beginning of a value. All of it may be gigabytes: YAML's aliases make much of few lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 80, 60
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002 - its caller gives both
+        # Python writes no number of more than 4300 digits.
+        return repr(x) if x.bit_length() < 256 else f"a number of {x.bit_length()} bits"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object, length: int = 60) -> str:
+    """Return a value as an error shows it: cut to a length, and quickly, however much it is."""
+    return _SHORT.repr(value)[:length]
 
 
 class ManifestError(FirewallCleanupError, ValueError):
@@ -48,14 +69,14 @@ class Field:
         if self.value is None:
             raise self.error(f"is missing; it must be {_TYPES[kind]}")
         hint = "; put it in quotes" if kind is str and isinstance(self.value, int | float) else ""
-        raise self.error(f"must be {_TYPES[kind]}, not {self.value!r:.60}{hint}")
+        raise self.error(f"must be {_TYPES[kind]}, not {shown(self.value)}{hint}")
 
     def mapping(self, known: Iterable[str] | None = None) -> Mapping[str, Any]:
         """Return it as a mapping whose keys are all known (None: any)."""
         found = self._typed(dict)
         for key in found:
             if not isinstance(key, str):
-                raise self.error(f"the key {key!r:.60} must be a text")
+                raise self.error(f"the key {shown(key)} must be a text")
             if known is not None and key not in known:
                 raise self.get(key).error(f"is not known; known are {', '.join(sorted(known))}")
         return found
@@ -78,14 +99,14 @@ class Field:
         """Return it as a text that is not empty, and is what the pattern describes."""
         found = self._typed(str)
         if not found or (pattern is not None and not pattern.fullmatch(found)):
-            raise self.error(f"must be {what or 'a text that is not empty'}, not {found!r:.80}")
+            raise self.error(f"must be {what or 'a text that is not empty'}, not {shown(found, 80)}")
         return found
 
     def integer(self, low: int, high: int) -> int:
         """Return it as a whole number within the bounds."""
         found = self._typed(int)
         if not low <= found <= high:
-            raise self.error(f"must be between {low} and {high}, not {found}")
+            raise self.error(f"must be between {low} and {high}, not {shown(found)}")
         return found
 
     def boolean(self) -> bool:
@@ -96,7 +117,7 @@ class Field:
         """Return it as one of the words."""
         found, words = self.text(), list(words)
         if found not in words:
-            raise self.error(f"must be {' or '.join(words)}, not {found!r:.60}")
+            raise self.error(f"must be {' or '.join(words)}, not {shown(found)}")
         return found
 
     def address(self) -> str:
@@ -105,7 +126,7 @@ class Field:
         try:
             address = ipaddress.ip_address(found)
         except ValueError:
-            raise self.error(f"must be an IP address, not {found!r:.60}") from None
+            raise self.error(f"must be an IP address, not {shown(found)}") from None
         if getattr(address, "scope_id", None):
-            raise self.error(f"must be an IP address without a zone, not {found!r:.60}")
+            raise self.error(f"must be an IP address without a zone, not {shown(found)}")
         return str(address)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
+from .addresses import why_unusable
 from .values import Endpoint, EndpointSource, Exposure, Manifest, NodeAddress
 
 __all__ = ["Choice", "choose", "why_unhealthy"]
@@ -65,13 +65,13 @@ def choose(exposure: Exposure, nodes: Iterable[Manifest]) -> Choice:
 
 
 def _addresses(node: Mapping[str, Any]) -> tuple[NodeAddress, ...]:
-    """Return a Node's addresses; the API server does not check them, so what is no address is none."""
+    """Return a Node's addresses; the API server does not check them, so what leads nowhere is left out."""
     found = (node.get("status") or {}).get("addresses") or ()
     return tuple(NodeAddress(each["type"], each["address"]) for each in found if _is_usable(each))
 
 
 def _is_usable(entry: Mapping[str, Any]) -> bool:
     try:
-        return entry["type"] != "InternalIP" or not ipaddress.ip_address(entry["address"]).is_link_local
+        return entry["type"] != "InternalIP" or why_unusable(entry["address"]) is None
     except ValueError:
         return False

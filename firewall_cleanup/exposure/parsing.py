@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..model import Family
-from .fields import DNS_LABEL, DNS_SUBDOMAIN, Field, ManifestError
+from .addresses import host_of, is_host, is_service_name, plain_address, why_unusable
+from .documents import read_file
+from .fields import DNS_LABEL, DNS_SUBDOMAIN, Field, ManifestError, shown
 from .values import (
     Announce,
     BgpPeer,
@@ -26,12 +28,13 @@ from .values import (
     resource_name,
 )
 
-__all__ = ["API_VERSION", "KIND", "TYPE", "can_have_objects", "parse", "read_documents", "read_manifest"]
+__all__ = ["API_VERSION", "DEFAULT_NAMESPACE", "KIND", "TYPE", "can_have_objects", "parse", "read_manifest"]
 
 API_VERSION = "extensions.gardener.cloud/v1alpha1"
 KIND = "SelfHostedShootExposure"
 TYPE = "cilium"
 """The `spec.type` that is ours."""
+DEFAULT_NAMESPACE = "kube-system"
 
 _SPEC = ("type", "class", "providerConfig", "credentialsRef", "port", "endpoints")
 _CONFIG = (
@@ -52,68 +55,25 @@ _CONFIG = (
 _IP_TYPES = ("InternalIP", "ExternalIP")
 _NAME_TYPES = ("Hostname", "InternalDNS", "ExternalDNS")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-_URL = re.compile(r"https?://[^/\s]+/?")
+_URL = re.compile(r"https?://[^/\s,?#@]+/?")
 
 
-@functools.cache
-def _loader() -> Any:
-    """Return PyYAML's safe loader, but with a key that is given twice as an error."""
-    import yaml  # noqa: PLC0415 - of the extra; who only builds does without
-
-    class Loader(yaml.SafeLoader):
-        """For documents that people write."""
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                said = f"the key {key.value!r} is given twice"
-                raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-            seen.add(str(key.value))
-        return loader.construct_mapping(node, deep=True)
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    return Loader
-
-
-def read_documents(text: str, source: str) -> list[Any]:
-    """Return the YAML documents of a text that are not empty.
-
-    Raises ManifestError if it is no YAML; the text of the error has `source` and the line.
-    """
-    import yaml  # noqa: PLC0415 - as above
-
-    try:
-        return [document for document in yaml.load_all(text, _loader()) if document is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ManifestError("", f"{where}: this is no YAML: {problem}") from None
-    except RecursionError:
-        raise ManifestError("", f"{source}: it is nested too deeply") from None
-
-
-def read_manifest(file: str | Path) -> Exposure:
+def read_manifest(file: str | Path, namespace: str | None = None) -> Exposure:
     """Read the exposure in a file, `-` for the standard input; the file may hold other objects beside it.
 
-    Raises ManifestError if it cannot be read, or does not hold exactly one.
+    `namespace` is as in `parse`. Raises ManifestError if it cannot be read, or does not hold exactly one.
     """
-    source = "standard input" if str(file) == "-" else str(file)
-    try:
-        text = Path("/dev/stdin" if str(file) == "-" else file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ManifestError("", f"{source}: {reason}") from None
-    documents = read_documents(text, source)
-    found = [document for document in documents if isinstance(document, dict) and document.get("kind") == KIND]
+    found = [each for each in read_file(file) if isinstance(each, dict) and each.get("kind") == KIND]
     if len(found) != 1:
+        source = "standard input" if str(file) == "-" else file
         raise ManifestError("", f"{source}: it must hold one {KIND}, not {len(found)}")
-    return parse(found[0], strict=True)
+    return parse(found[0], strict=True, namespace=namespace)
 
 
-def parse(document: Any, *, strict: bool = False) -> Exposure:
+def parse(document: Any, *, strict: bool = False, namespace: str | None = None) -> Exposure:
     """Return the exposure that a manifest describes.
+
+    `namespace` is where it is if it does not say so itself; if it says another, that is an error.
 
     `strict` refuses fields of `spec` that are not known, as for a file that a person wrote; an object of the API may
     have some of a newer release. What is not known in `spec.providerConfig` is always refused, as it is read by
@@ -131,18 +91,28 @@ def parse(document: Any, *, strict: bool = False) -> Exposure:
         raise metadata.get("name").error(
             f"{resource_name(name)!r} is to be the name of a Service: at most 49 characters of yours, no dots"
         )
-    namespace = metadata.get("namespace").optional()
     spec.get("type").one_of([TYPE])
-    class_name = spec.get("class").optional()
+    if class_name := spec.get("class").optional():
+        class_name.text()
     port = spec.get("port").integer(1, 65535)
-    return Exposure(
+    found = Exposure(
         name=name,
-        namespace=namespace.text(DNS_LABEL, "a DNS label in lower case") if namespace else "kube-system",
+        namespace=_namespace(metadata.get("namespace"), namespace),
         port=port,
         endpoints=_endpoints(spec.get("endpoints")),
         config=_config(spec.get("providerConfig"), port),
-        class_name=class_name.text() if class_name else "shoot",
     )
+    _apart(spec.get("providerConfig"), found)
+    return found
+
+
+def _namespace(field: Field, asked: str | None) -> str:
+    if field.value is None:
+        return asked or DEFAULT_NAMESPACE
+    found = field.text(DNS_LABEL, "a DNS label in lower case")
+    if asked not in {None, found}:
+        raise field.error(f"it is {found}, but --namespace says {asked}")
+    return found
 
 
 def can_have_objects(name: str) -> bool:
@@ -169,12 +139,29 @@ def _address(field: Field) -> NodeAddress:
     field.mapping(("type", "address"))
     kind = field.get("type").one_of([*_IP_TYPES, *_NAME_TYPES])
     address = field.get("address")
-    return NodeAddress(kind, address.address() if kind in _IP_TYPES else address.text(DNS_SUBDOMAIN, "a host name"))
+    if kind not in _IP_TYPES:
+        return NodeAddress(kind, address.text(DNS_SUBDOMAIN, "a host name"))
+    return NodeAddress(kind, _usable(address) if kind == "InternalIP" else address.address())
+
+
+def _usable(field: Field) -> str:
+    """Return an address that packets can be sent to from elsewhere."""
+    found = field.address()
+    if why := why_unusable(found):
+        raise field.error(f"{found} {why}: it cannot be reached from elsewhere")
+    return found
+
+
+def _fixed(field: Field) -> str:
+    found = _usable(field)
+    if plain_address(found) != found:
+        raise field.error(f"{found} is an IPv4 address written as IPv6: write {plain_address(found)}")
+    return found
 
 
 def _config(field: Field, port: int) -> ProviderConfig:
     field.mapping(_CONFIG)
-    addresses = _texts(field.get("addresses"), Field.address)
+    addresses = _texts(field.get("addresses"), _fixed)
     ranges = tuple(_range(each) for each in _list(field.get("ranges")))
     families = _families(field.get("ipFamilies"))
     announce = field.get("announce").optional()
@@ -223,10 +210,42 @@ def _consistent(field: Field, config: ProviderConfig) -> None:
                 f"there is no {family_word(family)} address, and none in ranges;"
                 f" give one, or leave {family_word(family)} out of ipFamilies"
             )
+    fixed = [family_word(family) for family in config.families if config.fixed(family)]
+    if config.addresses and len(fixed) < len(config.families):
+        raise field.get("addresses").error(
+            f"there is one of {fixed[0]} only: Cilium gives a Service that asks for addresses these and no others;"
+            " name one of each family, or none and give ranges"
+        )
     if config.announce is Announce.BGP and config.interfaces:
         raise field.get("interfaces").error("it is for announce: l2")
     if config.announce is Announce.L2 and config.bgp != BgpSettings():
         raise field.get("bgp").error("it is for announce: bgp")
+
+
+def _apart(field: Field, exposure: Exposure) -> None:
+    """Refuse what would have the exposure lead to itself: node addresses that it takes, URLs that are its own."""
+    config = exposure.config
+    for endpoint in exposure.endpoints:
+        for address in (plain_address(each.address) for each in endpoint.addresses if each.type == "InternalIP"):
+            node = f"the node {endpoint.node}"
+            if address in config.addresses:
+                path = f"{field.path}.addresses[{config.addresses.index(address)}]"
+                raise Field(None, path).error(f"{address} is the InternalIP of {node}")
+            for index, block in enumerate(config.ranges):
+                if address in block and not config.addresses:
+                    where = Field(None, f"{field.path}.ranges[{index}]")
+                    raise where.error(f"Cilium may give {address} of it, which is the InternalIP of {node}")
+    for index, url in enumerate(config.api_server_urls):
+        host = host_of(url)
+        try:
+            ip = plain_address(host)
+            own = ip in config.addresses or any(ip in block for block in config.ranges)
+        except ValueError:
+            own = is_service_name(host, exposure.service, exposure.namespace)
+        if own:
+            raise Field(None, f"{field.path}.apiServerURLs[{index}]").error(
+                f"{host} is the exposure's own: Cilium would need the address that it serves to reach the API server"
+            )
 
 
 def _list(field: Field) -> list[Field]:
@@ -270,27 +289,40 @@ def _range(field: Field) -> IpRange:
             start, stop = (ipaddress.ip_address(part.strip()) for part in text.split("-"))
             # Raises if the two are of different families, or the wrong way round.
             next(ipaddress.summarize_address_range(start, stop))
-            return IpRange(str(start), str(stop))
-        network = ipaddress.ip_network(text)
+            found = IpRange(str(start), str(stop))
+        else:
+            network = ipaddress.ip_network(text)
+            found = IpRange(str(network[0]), str(network[-1]), str(network))
     except (ValueError, TypeError) as error:
         raise field.error(
-            f"must be a network (192.0.2.0/28) or a range (192.0.2.10-192.0.2.20), not {text!r:.80} ({error})"
+            f"must be a network (192.0.2.0/28) or a range (192.0.2.10-192.0.2.20), not {shown(text, 80)} ({error})"
         ) from None
-    return IpRange(str(network[0]), str(network[-1]), str(network))
+    for address in (found.start, found.stop):
+        if why := why_unusable(address):
+            raise field.error(f"{address} {why}: it cannot be reached from elsewhere")
+    return found
 
 
 def _url(field: Field) -> str:
-    return field.text(_URL, "the URL of an API server, as https://localhost:443").rstrip("/")
+    what = "the URL of an API server, as https://localhost:443"
+    found = field.text(_URL, what).rstrip("/")
+    try:
+        parts = urlsplit(found)
+        good = is_host(parts.hostname or "") and parts.port != 0
+    except ValueError:  # of brackets, of the port
+        good = False
+    if not good:
+        raise field.error(f"must be {what}, not {shown(found, 80)}")
+    return found
 
 
 def _selector(field: Field) -> Mapping[str, Any]:
     found = field.mapping(("matchLabels", "matchExpressions"))
     labels = field.get("matchLabels")
     for key in labels.mapping() if labels.optional() else {}:
-        if not _LABEL_VALUE.fullmatch(str(labels.get(key).value)):
-            raise labels.get(key).error("must be the value of a label")
-        if not isinstance(labels.get(key).value, str):
-            labels.get(key).text()
+        value = labels.get(key)
+        if not _LABEL_VALUE.fullmatch(value.value if isinstance(value.value, str) else value.text()):
+            raise value.error("must be the value of a label")
     for item in _list(field.get("matchExpressions")):
         item.mapping(("key", "operator", "values"))
         item.get("key").text()

@@ -24,6 +24,7 @@ __all__ = [
     "Removal",
     "State",
     "addresses_of",
+    "conditions_of",
     "owned_objects",
     "reconcile",
     "take_down",
@@ -151,7 +152,7 @@ def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Ma
     if not progress.refused:
         _prune(client, exposure, apis, manifests, progress)
     addresses, missing = addresses_of(exposure, service)
-    refused, pending = _conditions(service, pool, bool(missing))
+    refused, pending = conditions_of(service, pool, bool(missing))
     progress.problems += refused
     warnings = tuple(finding.text for finding in judge(exposure, apis) if not finding.error)
     done = tuple(progress.objects)
@@ -279,7 +280,7 @@ def addresses_of(exposure: Exposure, service: Mapping[str, Any] | None) -> tuple
     return tuple(addresses), tuple(missing)
 
 
-def _conditions(
+def conditions_of(
     service: Mapping[str, Any] | None, pool: Mapping[str, Any] | None, missing: bool
 ) -> tuple[list[str], str]:
     """Return what Cilium refuses for good, and what it says while it has not given all addresses."""

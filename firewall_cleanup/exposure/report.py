@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from .capabilities import RESOURCES, Apis
+from .addresses import plain_address
+from .builders import build, slice_name, targets
+from .capabilities import RESOURCES, Apis, UnsupportedError
 from .client import Client, path_of
+from .comparison import why_unlike
+from .fields import ManifestError
+from .nodes import choose
 from .objects import object_title, why_foreign
-from .reconcile import owned_objects
-from .values import Manifest, family_of, family_word, owner_labels, resource_name
+from .parsing import parse
+from .reconcile import addresses_of, conditions_of, owned_objects
+from .values import CONTROL_PLANE, Exposure, Manifest, family_of, family_word, owner_labels, resource_name
 
 __all__ = ["StatusReport", "read_status"]
 
 
 @attrs.frozen
 class StatusReport:
-    """An exposure as the cluster has it. `exit_code` is 0 if every wanted family has an address and an endpoint."""
+    """An exposure as the cluster has it. `families` are those that are wanted, else those of the Service."""
 
     name: str
     namespace: str
@@ -27,27 +33,11 @@ class StatusReport:
     addresses: tuple[str, ...]
     endpoints: Mapping[str, tuple[str, ...]]
     objects: tuple[str, ...]
-    foreign: tuple[tuple[str, str], ...]
-    conditions: tuple[str, ...]
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What keeps it from being reachable."""
-        found: list[str] = []
-        if not self.families:
-            found.append("there is no Service of it")
-        for family in self.families:
-            if not any(family_word(family_of(each)) == family for each in self.addresses):
-                found.append(f"{family}: Cilium has given no address")
-            if not self.endpoints.get(family):
-                found.append(f"{family}: there is no endpoint")
-        if self.operation and self.operation.get("state") != "Succeeded":
-            found.append(str(self.operation.get("description")))
-        return (*found, *(f"{what} is not ours: {why}" for what, why in self.foreign), *self.conditions)
+    problems: tuple[str, ...]
 
     @property
     def exit_code(self) -> int:
-        """0: reachable by every wanted family; 1: not."""
+        """0: all is there and as it is wanted, with an address and an endpoint of every family; 1: not."""
         return 1 if self.problems else 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,44 +69,130 @@ class StatusReport:
         return found + [f"problem: {each}" for each in self.problems]
 
 
-def read_status(client: Client, apis: Apis, name: str, namespace: str, exposure: Manifest | None) -> StatusReport:
-    """Read what there is of an exposure, whose object may be None. Raises Unreachable and ApiError."""
-    labels = owner_labels(name, namespace)
-    objects: list[str] = []
-    foreign: list[tuple[str, str]] = []
-    endpoints: dict[str, tuple[str, ...]] = {}
+@attrs.define
+class _Found:
+    """What is there of an exposure. `objects` has ours by their titles."""
+
     service: Manifest | None = None
+    objects: dict[str, Manifest] = attrs.field(factory=dict)
+    endpoints: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    foreign: dict[str, str] = attrs.field(factory=dict)
+
+    def of_kind(self, kind: str) -> list[Manifest]:
+        return [each for each in self.objects.values() if each["kind"] == kind]
+
+
+def read_status(
+    client: Client, apis: Apis, which: tuple[str, str], found: Manifest | None, wanted: Exposure | None = None
+) -> StatusReport:
+    """Read what there is of an exposure, by name and namespace, and compare it with what is wanted.
+
+    That is `wanted`, else what the exposure's object `found` says; without either, just what is there is looked at.
+    Raises Unreachable and ApiError.
+    """
+    name, namespace = which
+    there = _read(client, apis, name, namespace)
+    problems: list[str] = []
+    if wanted is None and found is not None and not found["metadata"].get("deletionTimestamp"):
+        try:
+            wanted = parse(found)
+        except ManifestError as error:
+            problems.append(str(error))
+    families = tuple((there.service or {}).get("spec", {}).get("ipFamilies") or ())
+    if wanted is not None:
+        families = tuple(family_word(family) for family in wanted.config.families)
+    ingress = (((there.service or {}).get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    addresses = tuple(each["ip"] for each in ingress if each.get("ip"))
+    if there.service is None:
+        problems.append("there is no Service of it")
+    else:
+        for family in families:
+            problems += _family_problems(family, addresses, there, wanted)
+    operation = ((found or {}).get("status") or {}).get("lastOperation")
+    if operation and operation.get("state") != "Succeeded":
+        problems.append(str(operation.get("description")))
+    problems += [f"{what} is not ours: {why}" for what, why in there.foreign.items()]
+    if wanted is not None:
+        problems += _differences(client, apis, wanted, there)
+    problems += _conditions(there, wanted)
+    objects = tuple(
+        title + (" (being deleted)" if each["metadata"].get("deletionTimestamp") else "")
+        for title, each in there.objects.items()
+    )
+    return StatusReport(
+        name, namespace, operation, families, addresses, there.endpoints, objects, tuple(dict.fromkeys(problems))
+    )
+
+
+def _family_problems(family: str, addresses: Sequence[str], there: _Found, wanted: Exposure | None) -> Iterable[str]:
+    given = [plain_address(each) for each in addresses if family_word(family_of(each)) == family]
+    fixed = [each for each in (wanted.config.addresses if wanted else ()) if family_word(family_of(each)) == family]
+    lacking = [each for each in fixed if each not in given]
+    if not given:
+        yield f"{family}: Cilium has given no address"
+    elif lacking:
+        yield f"{family}: Cilium has given {', '.join(given)}, not {', '.join(lacking)}"
+    if not there.endpoints.get(family):
+        yield f"{family}: there is no endpoint"
+
+
+def _read(client: Client, apis: Apis, name: str, namespace: str) -> _Found:
+    labels = owner_labels(name, namespace)
+    there = _Found()
     for found, ours in owned_objects(client, apis, labels, namespace):
         if not ours:
-            foreign.append((object_title(found), str(why_foreign(found, labels))))
+            there.foreign[object_title(found)] = str(why_foreign(found, labels))
             continue
-        going = " (being deleted)" if found["metadata"].get("deletionTimestamp") else ""
-        objects.append(object_title(found) + going)
+        there.objects[object_title(found)] = found
         if found["kind"] == "Service":
-            service = found
+            there.service = found
         elif found["kind"] == "EndpointSlice":
-            endpoints[found["addressType"]] = _endpoints(found)
+            there.endpoints[found["addressType"]] = _endpoints(found)
     taken = client.get(path_of("v1", RESOURCES["Service"].plural, namespace, resource_name(name)))
-    if service is None and taken is not None and (why := why_foreign(taken, labels)):
-        foreign.append((object_title({"kind": "Service", **taken}), why))
-    status = (service or {}).get("status") or {}
-    ingress = (status.get("loadBalancer") or {}).get("ingress") or ()
-    conditions = [
-        f"{each.get('type')}: {each.get('reason')}: {each.get('message')}"
-        for each in status.get("conditions") or ()
-        if str(each.get("type", "")).startswith("cilium.io/") and each.get("status") == "False"
-    ]
-    return StatusReport(
-        name,
-        namespace,
-        ((exposure or {}).get("status") or {}).get("lastOperation"),
-        tuple((service or {}).get("spec", {}).get("ipFamilies") or ()),
-        tuple(each["ip"] for each in ingress if each.get("ip")),
-        endpoints,
-        tuple(objects),
-        tuple(dict.fromkeys(foreign)),
-        tuple(conditions),
-    )
+    if there.service is None and taken is not None and (why := why_foreign(taken, labels)):
+        there.foreign[object_title({"kind": "Service", **taken})] = why
+    return there
+
+
+def _differences(client: Client, apis: Apis, wanted: Exposure, there: _Found) -> list[str]:
+    """Return what an apply would make, change or remove now, by the nodes as they are."""
+    choice = choose(wanted, client.list(path_of("v1", "nodes"), {CONTROL_PLANE: ""}))
+    slices = targets(wanted, choice.endpoints)
+    try:
+        manifests = {object_title(each): each for each in build(wanted, apis, slices)}
+    except UnsupportedError as error:
+        return [str(error)]
+    found: list[str] = []
+    left_out = ", ".join(f"{node}: {reason}" for node, reason in choice.left_out)
+    stay: set[str] = set()
+    for family, endpoints in slices.items():
+        if not endpoints:
+            stay.add(f"EndpointSlice {wanted.namespace}/{slice_name(wanted, family)}")
+            why = f" ({left_out})" if left_out else ""
+            found.append(f"{family_word(family)}: no healthy node has an InternalIP{why}")
+    for title, manifest in manifests.items():
+        if title not in there.objects:
+            if title not in there.foreign and manifest["kind"] != "Service":  # that is said already
+                found.append(f"{title} is missing")
+        elif (unlike := why_unlike(manifest, there.objects[title])) is not None:
+            found.append(f"{title} is not as wanted: {unlike}")
+    return found + [f"{title} is not wanted" for title in there.objects if title not in {*manifests, *stay}]
+
+
+def _conditions(there: _Found, wanted: Exposure | None) -> list[str]:
+    """Return what Cilium says is wrong: of the addresses, of the pool, of what announces it."""
+    missing = wanted is None or bool(addresses_of(wanted, there.service)[1])
+    pool = next(iter(there.of_kind("CiliumLoadBalancerIPPool")), None)
+    refused, pending = conditions_of(there.service, pool, missing)
+    found = [*refused, *([f"Cilium gives no address{pending}"] if pending else [])]
+    for kind in ("CiliumBGPClusterConfig", "CiliumBGPPeerConfig"):
+        for each in there.of_kind(kind):
+            # All that Cilium has for these say what is wrong: NoMatchingNode, MissingPeerConfigs, MissingAuthSecret.
+            for condition in (each.get("status") or {}).get("conditions") or ():
+                if condition.get("status") == "True":
+                    said = f"{condition.get('type')}: {condition.get('message') or condition.get('reason')}"
+                    found.append(f"{object_title(each)}: Cilium says {said}")
+    return found
 
 
 def _endpoints(found: Mapping[str, Any]) -> tuple[str, ...]:

@@ -192,7 +192,6 @@ class Exposure:
     port: int
     endpoints: tuple[Endpoint, ...]
     config: ProviderConfig
-    class_name: str = "shoot"
 
     @property
     def service(self) -> str:

@@ -16,7 +16,7 @@ from exposures import NODES, node  # noqa: E402
 from servers import Cluster, find_binaries  # noqa: E402
 from world import World, eventually  # noqa: E402
 
-from firewall_cleanup.exposure.parsing import read_documents  # noqa: E402
+from firewall_cleanup.exposure.documents import read_documents  # noqa: E402
 
 PAGE = ROOT / "docs/exposure-run.md"
 FILE = ROOT / "examples/exposure.yaml"

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,9 @@ import yaml
 from exposures import manifest, node
 from jsonschema import Draft202012Validator
 from servers import free_port
-from world import World, eventually, where
+from world import Double, World, eventually, where
 
 from firewall_cleanup.exposure import commands
-from firewall_cleanup.exposure.client import Client
 from firewall_cleanup.exposure.status import FINALIZER, adopt
 
 pytestmark = pytest.mark.apiserver
@@ -76,6 +76,80 @@ def test_apply_says_what_is_missing(world: World, file: Path) -> None:
     done = world.command("apply", "-f", str(file), "--cilium-version", "1.18", "--wait", "0")
     assert done.returncode == 1
     assert "Error: Cilium 1.18 announces no IPv6 address by L2" in done.stdout
+
+
+def problems(world: World, *words: str) -> list[str]:
+    done = world.command("status", *words, "--output", "json")
+    found: list[str] = json_of(done)["problems"]
+    assert done.returncode == bool(found)
+    return found
+
+
+def test_status_compares_with_what_is_wanted(world: World, tmp_path: Path) -> None:
+    """A file, else the exposure's object; what others have set besides, and a node that fails, are told apart."""
+    world.reconcile(manifest("ipv4", interfaces=["^eth0$"]))
+    Double(world.admin, world.apis).step()
+    assert problems(world, "root") == []
+    file = str(write(tmp_path, manifest("ipv4", interfaces=["^eth0$"])))
+    assert problems(world, "-f", file) == []
+    policy = world.objects()["CiliumL2AnnouncementPolicy exposure-root"]
+    world.admin.patch(where(policy), {"metadata": {"annotations": {"of": "others"}}})
+    assert problems(world, "-f", file) == []
+
+    world.put_node(node("cp-2", ready="False"))
+    assert problems(world, "-f", file) == [
+        "EndpointSlice kube-system/exposure-root-ipv4 is not as wanted: endpoints has 3 entries, not 2"
+    ]
+    for name in ("cp-1", "cp-3"):
+        world.put_node(node(name, ready="False"))
+    assert "IPv4: no healthy node has an InternalIP (cp-1: Ready is False" in " ".join(problems(world, "-f", file))
+    for name in ("cp-1", "cp-2", "cp-3"):
+        world.put_node(node(name))
+
+    write(tmp_path, manifest("ipv4"))
+    assert problems(world, "-f", file) == [
+        "CiliumL2AnnouncementPolicy exposure-root is not as wanted: spec.interfaces is there still"
+    ]
+    write(tmp_path, manifest("ipv4", addresses=["192.0.2.11"], interfaces=["^eth0$"], apiServerURLs=[]))
+    found = problems(world, "-f", file)
+    assert "IPv4: Cilium has given 192.0.2.10, not 192.0.2.11" in found
+    assert "CiliumNodeConfig kube-system/exposure-root is not wanted" in found
+    assert any("CiliumLoadBalancerIPPool exposure-root is not as wanted: spec.blocks[0]" in each for each in found)
+    write(tmp_path, manifest(interfaces=["^eth0$"]))
+    found = problems(world, "-f", file)
+    assert "EndpointSlice kube-system/exposure-root-ipv6 is missing" in found
+    assert "IPv6: Cilium has given no address" in found
+
+    world.put(manifest("ipv4", interfaces=["^eth0$"]))
+    assert problems(world, "root") == []
+    world.remove("CiliumL2AnnouncementPolicy", "exposure-root")
+    world.remove("CiliumLoadBalancerIPPool", "exposure-root")
+    assert sorted(problems(world, "root")) == [
+        "CiliumL2AnnouncementPolicy exposure-root is missing",
+        "CiliumLoadBalancerIPPool exposure-root is missing",
+    ]
+    document = manifest("ipv4")
+    document["spec"]["providerConfig"]["announce"] = "x"
+    world.put(document)
+    assert problems(world, "root") == ["spec.providerConfig.announce: must be l2 or bgp, not 'x'"]
+
+
+def test_status_tells_what_cilium_says(world: World) -> None:
+    peers = [{"address": "10.0.0.1", "asn": 1}]
+    world.reconcile(manifest("ipv4", announce="bgp", bgp={"localASN": 65000, "peers": peers}))
+    Double(world.admin, world.apis).step()
+    assert problems(world, "root") == []
+    for title, kind in (
+        ("CiliumBGPClusterConfig exposure-root", "cilium.io/NoMatchingNode"),
+        ("CiliumBGPPeerConfig exposure-root-179", "cilium.io/MissingAuthSecret"),
+        ("CiliumLoadBalancerIPPool exposure-root", "cilium.io/PoolConflict"),
+    ):
+        path = where(world.objects()[title])
+        for status in ("True", "False"):
+            condition = {"type": kind, "status": status, "reason": "r", "message": "said"}
+            world.admin.patch(f"{path}/status", {"status": {"conditions": [condition]}})
+            found = problems(world, "root")
+            assert (len(found), "said" in " ".join(found)) == ((1, True) if status == "True" else (0, False))
 
 
 def test_apply_does_not_wait_for_what_waiting_does_not_cure(
@@ -158,7 +232,7 @@ def test_delete_waits_and_is_stopped(world: World, file: Path) -> None:
     eventually(lambda: Path(f"/proc/{process.pid}/net/tcp").read_text().count("\n") > 1)
     eventually(lambda: catches_sigterm(process.pid))
     process.send_signal(signal.SIGTERM)
-    assert process.communicate()[1] == "stopped; run it again to go on\n"
+    assert process.communicate()[1] == "firewall-cleanup exposure: stopped; run it again to go on\n"
     assert process.returncode == 128 + signal.SIGTERM
     world.admin.patch(where(service), {"metadata": {"finalizers": None}})
     assert world.command("delete", "root").returncode == 0
@@ -221,64 +295,29 @@ def test_rights_and_credentials_are_named(world: World, tmp_path: Path) -> None:
     assert "forbidden" in done.stderr.lower() or "cannot get" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("status", "root"), ("check", "root"), ("apply", "-f", "FILE")])
+def test_a_signal_while_it_connects(file: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The server takes the connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        kubeconfig = tmp_path / "kubeconfig"
+        user = {"name": "u", "user": {"token": "x"}}
+        cluster = {"server": f"http://127.0.0.1:{port}"}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        found = {"clusters": [{"name": "c", "cluster": cluster}], "contexts": [context], "users": [user]}
+        kubeconfig.write_text(yaml.safe_dump({"current-context": "c", **found}))
+        given = [str(file) if each == "FILE" else each for each in words]
+        command = [sys.executable, "-m", "firewall_cleanup", "exposure", *given, "--kubeconfig", str(kubeconfig)]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        with server.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            said = process.communicate()[1]
+    assert (process.returncode, said.count("\n")) == (128 + signal.SIGINT, 1)
+    assert "stopped" in said
+
+
 @pytest.mark.parametrize("name", ["a/b", "A", "..", "a,b"])
 def test_odd_names(world: World, name: str) -> None:
     for words in (("status", name), ("status", "root", "-n", name)):
         done = world.command(*words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-
-
-def daemon_set(host: str | None) -> dict[str, Any]:
-    env = [{"name": "KUBERNETES_SERVICE_HOST", "value": host}] if host else []
-    labels = {"k8s-app": "cilium"}
-    pod = {
-        "initContainers": [{"name": "config", "image": "cilium", "env": env}],
-        "containers": [{"name": "cilium-agent", "image": "cilium", "env": env}],
-    }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": "cilium", "namespace": "kube-system"},
-        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
-    }
-
-
-def test_check_looks_at_the_cluster(world: World, file: Path) -> None:
-    done = world.command("check", "-f", str(file))
-    assert done.returncode == 1
-    assert "there is no DaemonSet kube-system/cilium to look at" in done.stderr
-    assert world.command("check", "root").returncode == 2  # no such exposure
-    config = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "cilium-config", "namespace": "kube-system"},
-        "data": {"kube-proxy-replacement": "true"},
-    }
-    made = [world.put(config), world.put(daemon_set(None))]
-    try:
-        found = json_of(world.command("check", "-f", str(file), "--output", "json"))
-        assert {each["cycle"] for each in found["hosts"]} == {True}  # the ClusterIP, and no kube-proxy
-        world.put(daemon_set("localhost"))
-        assert world.command("check", "-f", str(file)).returncode == 0
-        assert world.command("check", "-f", str(file), "--dns-name", "localhost").returncode == 1
-        # A webhook may have put something else into the pods.
-        pod = daemon_set("192.0.2.10")["spec"]["template"]
-        pod["metadata"] |= {"name": "cilium-x", "namespace": "kube-system"}
-        made.append(world.put({"apiVersion": "v1", "kind": "Pod", **pod}))
-        done = world.command("check", "-f", str(file))
-        assert "CYCLE: bootstrap, 192.0.2.10 (pods of cilium-x, container config" in done.stdout
-        world.remove("Pod", made.pop()["metadata"]["name"])
-        world.put(manifest(addresses=None, ranges=["192.0.2.0/24", "2001:db8::/64"]))
-        world.put(daemon_set("2001:db8::77"))
-        done = world.command("check", "root")
-        assert done.returncode == 1
-        assert "CYCLE: bootstrap, 2001:db8::77" in done.stdout
-        world.put(daemon_set("localhost"))
-        world.reconcile(manifest())  # its CiliumNodeConfig says localhost, too
-        found = json_of(world.command("check", "root", "--output", "json"))
-        assert {each["source"] for each in found["hosts"]} >= {"CiliumNodeConfig exposure-root"}
-        assert found["cycle"] is False
-    finally:
-        for each in made:
-            path = where(each)
-            Client.delete(world.admin, path, (world.admin.get(path) or {})["metadata"]["uid"])

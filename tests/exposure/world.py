@@ -251,13 +251,18 @@ class Double:
         }
         mine = [each for each in pools if each["spec"]["serviceSelector"]["matchLabels"].items() <= labels.items()]
         asked = service["metadata"].get("annotations", {}).get("lbipam.cilium.io/ips", "")
-        given: list[str] = []
-        for family in service["spec"]["ipFamilies"]:
-            version = 4 if family == "IPv4" else 6
-            free = [each for pool in mine for each in blocks(pool) if ipaddress.ip_address(each).version == version]
-            wanted = [each for each in asked.split(",") if each and ipaddress.ip_address(each).version == version]
-            found = [each for each in wanted if each in free] if wanted else free[:1]
-            given += found if version in self.families else []
+        versions = [4 if family == "IPv4" else 6 for family in service["spec"]["ipFamilies"]]
+        versions = [each for each in versions if each in self.families]
+        free = [each for pool in mine for each in blocks(pool) if ipaddress.ip_address(each).version in versions]
+        if asked:
+            # Who asks for addresses is given these and no others, whatever families are wanted besides.
+            given = [each for each in asked.split(",") if each in free]
+        else:
+            given = [
+                next(each for each in free if ipaddress.ip_address(each).version == version)
+                for version in versions
+                if any(ipaddress.ip_address(each).version == version for each in free)
+            ]
         status = {"ingress": [{"ip": each} for each in given] or None}
         if (service["status"].get("loadBalancer") or {}).get("ingress", []) != [{"ip": each} for each in given]:
             self._patch(where(service), {"loadBalancer": status})

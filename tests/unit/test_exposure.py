@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -230,7 +234,7 @@ def test_nodes_of_the_manifest() -> None:
 def test_nodes_of_the_cluster() -> None:
     nodes = [
         node("cp-9", "10.9.9.9", "fd00::9"),
-        node("cp-8", "fe80::1%eth0", "x"),
+        node("cp-8", "fe80::1%eth0", "x", "127.0.0.1", "::1", "fd00::1%eth0", "0.0.0.0", "ff02::1", ""),
         node("cp-7", MemoryPressure="True"),
     ]
     choice = choose(exposure(endpoints="nodes"), nodes)
@@ -252,12 +256,36 @@ def test_the_controller_is_deployed_where_it_needs_no_exposure() -> None:
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "KUBERNETES_SERVICE_HOST": "localhost",
         "KUBERNETES_SERVICE_PORT": "6443",
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost"),
     }
     assert pod["hostNetwork"] is True
     args = parser().parse_args(container["args"][1:])
     assert args.command == "run"
     assert container["args"][0] in cli.SUBCOMMANDS
     assert container["livenessProbe"]["httpGet"]["port"] == args.health_port
+
+
+def test_a_proxy_is_not_asked_for_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client library asks it even for that, unless it is told not to."""
+    httpx2 = pytest.importorskip("httpx2")
+    [container] = controller_manifests(Deployment("i"))[-1]["spec"]["template"]["spec"]["containers"]
+    monkeypatch.setenv("HTTPS_PROXY", "http://192.0.2.1:3128")
+    monkeypatch.setenv("no_proxy", "example.org")
+    for each in container["env"]:
+        monkeypatch.setenv(each["name"], each["value"])
+    with httpx2.Client() as client:
+        patterns = {pattern.pattern: transport for pattern, transport in client._mounts.items()}
+    assert patterns["https://"] is not None
+    assert patterns["all://localhost"] is None
+
+
+def test_instances_of_the_controller() -> None:
+    """Each takes its port of a node: on a single control-plane node a second one would wait for ever."""
+    words = ["exposure", "render", "--controller", "--image", "i", "--output", "json"]
+    for more, count in (([], 2), (["--replicas", "1"], 1)):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert cli.main([*words, *more]) == 0
+        assert json.loads(out.getvalue())["items"][-1]["spec"]["replicas"] == count
 
 
 def test_the_rights_are_few() -> None:
@@ -308,6 +336,25 @@ def test_render(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (namespaces["CiliumNodeConfig"], namespaces["Service"]) == ("cilium", "kube-system")
 
 
+def test_the_namespace_of_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is that of a file which names none; one that names another is an error."""
+    document = manifest()
+    file = tmp_path / "exposure.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert cli.main(["exposure", "render", "-f", str(file), "-n", "garden"]) == 2
+    assert "metadata.namespace: it is kube-system, but --namespace says garden" in capsys.readouterr().err
+    assert cli.main(["exposure", "render", "-f", str(file), "-n", "kube-system"]) == 0
+    capsys.readouterr()
+    del document["metadata"]["namespace"]
+    file.write_text(yaml.safe_dump(document))
+    assert cli.main(["exposure", "render", "-f", str(file), "-n", "garden"]) == 0
+    made = {each["kind"]: each["metadata"] for each in yaml.safe_load_all(capsys.readouterr().out)}
+    assert (made["Service"]["namespace"], made["CiliumL2AnnouncementPolicy"]["name"]) == (
+        "garden",
+        "exposure-root.garden",
+    )
+
+
 def test_render_reads_the_standard_input() -> None:
     done = run("render", "-f", "-", stdin=yaml.safe_dump(manifest()))
     assert (done.returncode, done.stderr) == (0, "")
@@ -330,6 +377,7 @@ def test_render_the_controller(capsys: pytest.CaptureFixture[str]) -> None:
         ["render", "--controller"],
         ["render", "--controller", "--image", "i", "-f", "x"],
         ["render", "-f", "nothing"],
+        ["render", "-f", "nothing", "--replicas", "1"],
         ["apply"],
         ["status"],
         ["status", "a", "-f", "b"],
@@ -348,6 +396,13 @@ def test_wrong_usage_is_one_line(words: list[str], capsys: pytest.CaptureFixture
     assert said.err.startswith("firewall-cleanup exposure: ")
 
 
+@pytest.mark.parametrize("option", ["--namespace", "--cilium-namespace"])
+def test_a_namespace_is_checked_before_anything_else(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["render", "-f", "nothing"], ["run", "--kubeconfig", "/dev/null"], ["delete", "root"]):
+        assert cli.main(["exposure", *words, option, "a/b"]) == 2
+        assert f"{option}: 'a/b' is no name of a namespace" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -356,6 +411,11 @@ def test_wrong_usage_is_one_line(words: list[str], capsys: pytest.CaptureFixture
         ["render", "--cilium-version", "x"],
         ["run", "--resync", "0"],
         ["run", "--health-port", "65536"],
+        ["render", "--controller", "--image", "i", "--replicas", "0"],
+        # What changes a cluster is written out.
+        ["delete", "root", "--forc"],
+        ["run", "--no-leader"],
+        ["render", "--contr", "--image", "i"],
     ],
 )
 def test_wrong_options(words: list[str]) -> None:
@@ -372,12 +432,71 @@ def test_check_with_files(file: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert json.loads(capsys.readouterr().out)["cycle"] == bool(status)
     assert cli.main(["exposure", "check", "-f", file, "--cilium", str(values), "--host", "2001:db8::10"]) == 1
     assert "CYCLE: agent, 2001:db8::10 (--host)" in capsys.readouterr().out
+    for host in ("https://192.0.2.10:443", "[2001:db8::10]:443", "2001:db8::10%eth0"):
+        assert cli.main(["exposure", "check", "-f", file, "--cilium", str(values), "--host", host]) == 1
+        assert "which Cilium serves" in capsys.readouterr().out
+    for name in ("localhost", "https://LOCALHOST:443/"):
+        assert cli.main(["exposure", "check", "-f", file, "--cilium", str(values), "--dns-name", name]) == 1
+        assert "localhost" in capsys.readouterr().out
 
 
-def test_a_reader_that_goes_is_no_traceback(file: str) -> None:
-    words = f"{sys.executable} -m firewall_cleanup exposure render -f {file} | true"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {words}"], capture_output=True, text=True, check=False)
-    assert (done.returncode in {0, 1}, done.stderr) == (True, "")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dns-name", "192.0.2.9"], "--dns-name: '192.0.2.9' is no host name"),
+        (["--dns-name", "a b"], "--dns-name: 'a b' is no host name"),
+        (["--host", ""], "--host: it is empty"),
+        (["--kubernetes-ip", "10.96.0"], "--kubernetes-ip: '10.96.0' is no IP address"),
+    ],
+)
+def test_options_of_check_that_would_have_no_effect(
+    file: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["exposure", "check", "-f", file, "--cilium", "/dev/null", *options]) == 2
+    assert capsys.readouterr().err == f"firewall-cleanup exposure: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("k8sServiceHost: 10.96.0.1", "whether 10.96.0.1 is the ClusterIP of the Service kubernetes"),
+        ("k8sServiceHost: foo..bar", "it does not resolve here"),
+        (f"k8sServiceHost: {'a' * 70}.example", "it does not resolve here"),
+        ("kind: [a]", "not read: ['a'] is neither an object nor Helm values"),
+        ("{kind: EndpointSlice, endpoints: [{}]}", "cannot be told"),
+    ],
+)
+def test_check_cannot_tell(
+    file: str, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(text)
+    assert cli.main(["exposure", "check", "-f", file, "--cilium", str(values)]) == 1
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["render", "check"])
+def test_a_reader_that_goes_is_no_traceback(file: str, tmp_path: Path, command: str) -> None:
+    """What was done is done, whoever reads of it."""
+    end, far = os.pipe()
+    os.close(end)
+    (tmp_path / "values.yaml").write_text("{k8sServiceHost: localhost, kubeProxyReplacement: true}")
+    more = ["--cilium", str(tmp_path / "values.yaml")] if command == "check" else []
+    words = [sys.executable, "-m", "firewall_cleanup", "exposure", command, "-f", file, *more]
+    done = subprocess.run(words, stdout=far, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(far)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_while_it_reads_is_one_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    words = [sys.executable, "-m", "firewall_cleanup", "exposure", "render", "-f", str(tmp_path / "fifo")]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    # Opened at both ends: the command waits for what is to be read.
+    with (tmp_path / "fifo").open("w"):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate()[1] == "firewall-cleanup exposure: stopped\n"
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_without_the_extra_the_error_says_so(tmp_path: Path) -> None:

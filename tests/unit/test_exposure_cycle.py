@@ -9,7 +9,7 @@ from exposures import exposure
 
 from firewall_cleanup.exposure.capabilities import CiliumVersion
 from firewall_cleanup.exposure.cilium_hosts import CiliumPart, ingress_of, read_settings
-from firewall_cleanup.exposure.cycle import CycleReport, find_cycles, owned_addresses
+from firewall_cleanup.exposure.cycle import CycleReport, find_cycles, owned_addresses, why_unannounced
 
 NAMES = {
     "api.example.org": ["192.0.2.10", "2001:db8::10"],
@@ -194,11 +194,199 @@ def test_the_ways_name_the_version() -> None:
     assert all("localhost" in ways[0] for ways in (new, old, unknown))
 
 
+def test_a_kubernetes_cluster_ip_that_is_not_known_cannot_be_told() -> None:
+    """Where Cilium may serve it, an address that is no node's may be just that."""
+    for settings, cycle in (([NO_PROXY], None), ([], None), ([config_map(kube_proxy_replacement="false")], False)):
+        for host in ("10.96.0.1", "elsewhere.example.org"):
+            report = find_cycles(read_settings([agents(host), *settings]), owned_addresses(exposure()), resolve)
+            assert verdicts(report) == {"bootstrap": cycle, "agent": cycle}
+    assert (
+        "--kubernetes-ip"
+        in find_cycles(read_settings([agents("10.96.0.1"), NO_PROXY]), owned_addresses(exposure()), resolve)
+        .verdicts[0]
+        .chain[-1]
+    )
+    for host in ("localhost", "nodes.example.org", "fd00:1::11", "127.0.0.1"):
+        report = find_cycles(read_settings([agents(host), NO_PROXY]), owned_addresses(exposure()), resolve)
+        assert report.exit_code == 0
+
+
 @pytest.mark.parametrize(
-    "document", ["x", 1, {"kind": "DaemonSet"}, {"kind": "ConfigMap", "data": 1}, {"kind": "CiliumNodeConfig"}, {}]
+    "host",
+    [
+        *("exposure-root", "exposure-root.kube-system", "Exposure-Root.kube-system.svc."),
+        *("exposure-root.kube-system.svc.cluster.local", "exposure-root.kube-system.svc.example.org"),
+        *("2001:db8::10%eth0", "[2001:db8::10]:443", "https://192.0.2.10:443"),
+    ],
+)
+def test_the_service_by_its_names_and_by_other_writings(host: str) -> None:
+    assert verdicts(check(agents(host), NO_PROXY)) == {"bootstrap": True, "agent": True}
+
+
+def test_the_kubernetes_service_in_another_domain() -> None:
+    assert check(agents("kubernetes.default.svc.example.org"), NO_PROXY).to_dict()["cycle"] is True
+
+
+def test_a_name_that_resolves_to_nothing_cannot_be_told() -> None:
+    report = find_cycles(
+        read_settings([agents("x.example.org"), NO_PROXY]), owned_addresses(exposure()), lambda _: []
+    )
+    assert verdicts(report) == {"bootstrap": None, "agent": None}
+
+
+def pod(owner: str, host: str, node: str | None = None) -> dict[str, Any]:
+    spec = agents(host)["spec"]["template"]["spec"]
+    metadata = {"name": f"{owner}-x", "ownerReferences": [{"name": owner}]}
+    return {"kind": "Pod", "metadata": metadata, "spec": {**spec, **({"nodeName": node} if node else {})}}
+
+
+def daemon_set(name: str, host: str, *expressions: Any) -> dict[str, Any]:
+    found = agents(host)
+    found["metadata"]["name"] = name
+    terms = {"nodeSelectorTerms": [{"matchExpressions": list(each)} for each in expressions]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    found["spec"]["template"]["spec"]["affinity"] = affinity if expressions else None
+    return found
+
+
+LABEL = "node-role.kubernetes.io/control-plane"
+THERE, ELSEWHERE = ({"key": LABEL, "operator": each} for each in ("Exists", "DoesNotExist"))
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+
+
+def agents_of(*documents: Any, nodes: tuple[str, ...] = ("cp-1",)) -> set[str | None]:
+    """The hosts that are judged."""
+    return {each.host for each in read_settings(documents, nodes).hosts}
+
+
+def test_agents_that_are_not_on_control_plane_nodes_may_use_the_address() -> None:
+    """What check advises: localhost in a DaemonSet for control-plane nodes; the others take the exposure."""
+    here, there = pod("cilium-control-plane", "localhost", "cp-1"), pod("cilium", "192.0.2.10", "worker-1")
+    assert agents_of(here, there) == {"localhost"}
+    assert agents_of(pod("cilium", "192.0.2.10", "cp-1"), here) == {"192.0.2.10", "localhost"}
+    assert agents_of(pod("cilium", "192.0.2.10"), here) == {"192.0.2.10", "localhost"}  # no node yet
+    assert agents_of(here, there, nodes=()) == {"192.0.2.10", "localhost"}  # which node is which is not known
+    node = {"kind": "Node", "metadata": {"name": "worker-1", "labels": {LABEL: ""}}}
+    assert agents_of(here, there, node) == {"192.0.2.10", "localhost"}
+
+
+def test_daemon_sets_count_unless_they_avoid_control_plane_nodes() -> None:
+    first = daemon_set("cilium-control-plane", "localhost", [THERE])
+    assert agents_of(first, daemon_set("cilium", "192.0.2.10", [ELSEWHERE, ZONE])) == {"localhost"}
+    for expressions in ([], [[ZONE]], [[ELSEWHERE], [ZONE]]):
+        found = agents_of(first, daemon_set("cilium", "192.0.2.10", *expressions))
+        assert found == {"localhost", "192.0.2.10"}
+    # What was put into the pods on these nodes counts, not what is in the DaemonSet; pods elsewhere say nothing.
+    assert agents_of(daemon_set("cilium", "192.0.2.10"), pod("cilium", "localhost", "cp-1")) == {"localhost"}
+    assert agents_of(daemon_set("cilium", "192.0.2.10"), pod("cilium", "localhost", "w")) == {"192.0.2.10"}
+    [gap] = read_settings([daemon_set("cilium", "192.0.2.10", [ELSEWHERE])]).gaps
+    assert "no agent of Cilium was found" in gap
+
+
+def test_a_node_config_of_other_nodes_does_not_count() -> None:
+    other = node_config("workers", {"matchExpressions": [ELSEWHERE]}, k8s_api_server_urls="https://192.0.2.10")
+    assert check(agents("localhost"), NO_PROXY, other).exit_code == 0
+
+
+def test_a_later_helm_file_replaces_values_of_an_earlier_one() -> None:
+    first = {
+        "k8sServiceHost": "192.0.2.10",
+        "kubeProxyReplacement": True,
+        "k8s": {"apiServerURLs": "https://192.0.2.10"},
+    }
+    later = {"cilium": {"k8sServiceHost": "localhost", "k8s": {"apiServerURLs": ""}}}
+    assert agents_of(first, later) == {"localhost"}
+    assert read_settings([first, later]).replaces_kube_proxy is True
+    assert agents_of(later, {"k8sServiceHost": None}) == {None}
+
+
+def test_flags_as_variables() -> None:
+    found = agents("localhost")
+    [agent] = found["spec"]["template"]["spec"]["containers"]
+    agent["env"].append({"name": "CILIUM_K8S_API_SERVER_URLS", "value": "https://10.0.1.11, https://192.0.2.10"})
+    assert [each.cycle for each in check(found, NO_PROXY).verdicts] == [False, False, True]
+    agent["env"][-1] = {"name": "CILIUM_K8S_API_SERVER_URLS", "valueFrom": {"fieldRef": {}}}
+    assert "CILIUM_K8S_API_SERVER_URLS comes from another object" in check(found, NO_PROXY).gaps[0]
+    agent["env"][-1] = {"name": "CILIUM_KUBE_PROXY_REPLACEMENT", "value": "true"}
+    assert read_settings([found]).replaces_kube_proxy is True
+    agent["env"].pop()
+    agent["envFrom"] = [{"configMapRef": {"name": "x"}}]
+    report = check(found, NO_PROXY)
+    assert "envFrom takes variables from other objects" in report.gaps[0]
+    assert report.exit_code == 1
+
+
+def test_endpoint_slices_count_if_they_are_the_kubernetes_services() -> None:
+    def found(service: str, namespace: str, *addresses: str) -> dict[str, Any]:
+        metadata = {"name": "s", "namespace": namespace, "labels": {"kubernetes.io/service-name": service}}
+        return {"kind": "EndpointSlice", "metadata": metadata, "endpoints": [{"addresses": list(addresses)}, {}]}
+
+    good = [agents("localhost"), NO_PROXY]
+    assert check(*good, found("kubernetes", "default", "10.0.1.11", "192.0.2.10")).exit_code == 1
+    assert check(*good, found("kubernetes", "default", "10.0.1.11")).exit_code == 0
+    assert check(*good, found("other", "default", "192.0.2.10")).exit_code == 0
+    assert check(*good, found("kubernetes", "other", "192.0.2.10")).exit_code == 0
+
+
+@pytest.mark.parametrize("announce", ["l2", "bgp"])
+def test_what_is_not_turned_on_is_warned_about(announce: str) -> None:
+    """Without it the Service is given its address, all is well by its status, and nothing is announced."""
+    key = {"l2": "enable_l2_announcements", "bgp": "enable_bgp_control_plane"}[announce]
+    value = {"l2": "l2announcements", "bgp": "bgpControlPlane"}[announce]
+    wanted = exposure(announce=announce)
+
+    def warnings(*documents: Any) -> tuple[str, ...]:
+        return why_unannounced(wanted, read_settings(documents))
+
+    assert warnings(agents("localhost")) == ()  # it is not known
+    [said] = warnings(NO_PROXY)
+    assert f"{key.replace('_', '-')} (Helm: {value}.enabled), which is not true" in said
+    assert warnings(config_map(**{key: "true"})) == ()
+    assert warnings(NO_PROXY, node_config(**{key: "true"})) == ()
+    assert warnings({value: {"enabled": True}}) == ()
+    assert len(warnings({value: {"enabled": False}})) == 1
+    off = warnings(config_map(**{key: "true"}, kube_proxy_replacement="false"))
+    assert len(off) == (announce == "l2")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"kind": ["a"]},
+        {"kind": "EndpointSlice", "endpoints": 1},
+        "x",
+        1,
+        {"kind": "DaemonSet"},
+        {"kind": "ConfigMap", "data": 1},
+        {"kind": "CiliumNodeConfig"},
+        {},
+    ],
 )
 def test_odd_documents_do_not_crash(document: Any) -> None:
     check(document).lines()
+
+
+def test_documents_without_end_are_read_quickly() -> None:
+    """YAML's aliases make gigabytes of a few lines."""
+    huge: Any = "x"
+    for _ in range(40):
+        huge = [huge] * 10
+    spec = {"containers": [{"name": "cilium-agent", "args": [huge], "env": [{"name": huge, "value": huge}]}]}
+    label = {"kubernetes.io/service-name": "kubernetes"}
+    report = check(
+        huge,
+        {"k8sServiceHost": huge, "k8s": {"apiServerURLs": huge}, "kubeProxyReplacement": huge},
+        {"kind": "DaemonSet", "metadata": {"name": huge}, "spec": {"template": {"spec": spec}}},
+        {"kind": "Pod", "metadata": {"name": huge, "ownerReferences": huge}, "spec": {**spec, "nodeName": huge}},
+        {"kind": "ConfigMap", "metadata": {"name": "cilium-config"}, "data": {"k8s-api-server-urls": huge}},
+        {"kind": "EndpointSlice", "metadata": {"labels": label}, "endpoints": [{"addresses": huge}]},
+        {
+            "kind": "CiliumNodeConfig",
+            "metadata": {"name": huge},
+            "spec": {"nodeSelector": {"a": huge}, "defaults": {"k8s-api-server": huge}},
+        },
+    )
+    assert len("\n".join(report.lines())) < 20_000
 
 
 def test_lines() -> None:

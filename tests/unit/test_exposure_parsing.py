@@ -42,7 +42,7 @@ def changed(path: str, value: object, base: dict[str, Any] | None = None) -> dic
 
 def test_all_fields() -> None:
     found = exposure()
-    assert (found.name, found.namespace, found.port, found.class_name) == ("root", "kube-system", 443, "shoot")
+    assert (found.name, found.namespace, found.port) == ("root", "kube-system", 443)
     assert [each.node for each in found.endpoints] == list(NODES)
     assert found.endpoints[0].internal(V4) == ("10.0.1.11",)
     assert found.endpoints[0].internal(V6) == ("fd00:1::11",)
@@ -83,10 +83,29 @@ def test_ranges_and_bgp() -> None:
     assert found.config.bgp.peers == (BgpPeer("fd00::1", 65001), BgpPeer("10.0.0.1", 1, 1790))
 
 
-def test_a_range_of_one_family_beside_an_address_of_the_other() -> None:
+def test_ranges_of_one_family_and_addresses_of_both() -> None:
     found = exposure(ranges=["2001:db8::/64"])
     [pool] = [each for each in build(found, Apis.of_version(CiliumVersion(1, 19))) if each["kind"].endswith("Pool")]
     assert pool["spec"]["blocks"] == [{"cidr": "2001:db8::/64"}, {"start": "192.0.2.10"}]
+
+
+def test_a_fixed_address_of_one_family_and_a_range_of_the_other_is_refused() -> None:
+    """Cilium gives a Service that asks for addresses these and no others: it would wait for ever."""
+    for pool in (True, False):
+        with pytest.raises(ManifestError, match=r"^spec.providerConfig.addresses: there is one of IPv4 only"):
+            exposure(addresses=["192.0.2.10"], ranges=["2001:db8::/64"] if pool else None, pool=pool)
+
+
+def test_a_range_must_not_hold_a_node_unless_the_address_is_fixed() -> None:
+    ranges = ["10.0.1.0/24", "2001:db8::/64"]
+    with pytest.raises(ManifestError, match=r"ranges\[0\]: Cilium may give 10.0.1.11 of it, .* of the node cp-1"):
+        exposure(addresses=None, ranges=ranges)
+    exposure(addresses=["10.0.1.1", "2001:db8::10"], ranges=ranges)
+
+
+def test_an_url_in_the_ranges_is_refused() -> None:
+    with pytest.raises(ManifestError, match=r"apiServerURLs\[0\]: 192.0.2.77 is the exposure's own"):
+        exposure(ranges=["192.0.2.0/24"], apiServerURLs=["https://192.0.2.77"])
 
 
 CONFIG = "spec.providerConfig"
@@ -140,7 +159,7 @@ CONFIG = "spec.providerConfig"
         (f"{CONFIG}.adresses", [], f"{CONFIG}.adresses: is not known; known are addresses, announce"),
         (f"{CONFIG}.addresses.0", 1.5, rf"{CONFIG}.addresses\[0\]: must be a text, not 1.5; put it in quotes"),
         (f"{CONFIG}.addresses.0", "192.0.2.10/32", rf"{CONFIG}.addresses\[0\]: must be an IP address"),
-        (f"{CONFIG}.addresses", ["::1", "0:0::1"], rf"{CONFIG}.addresses\[1\]: ::1 is given twice"),
+        (f"{CONFIG}.addresses", ["fd00::1", "fd00:0::1"], rf"{CONFIG}.addresses\[1\]: fd00::1 is given twice"),
         (f"{CONFIG}.announce", "arp", f"{CONFIG}.announce: must be l2 or bgp, not 'arp'"),
         (
             f"{CONFIG}.ipFamilies",
@@ -154,6 +173,32 @@ CONFIG = "spec.providerConfig"
         (f"{CONFIG}.ranges", ["192.0.2.9-192.0.2.1"], rf"{CONFIG}.ranges\[0\]: must be a network"),
         (f"{CONFIG}.ranges", ["192.0.2.9-2001:db8::1"], rf"{CONFIG}.ranges\[0\]: must be a network"),
         (f"{CONFIG}.ranges", ["198.51.100.0/24"], rf"{CONFIG}.addresses\[0\]: 192.0.2.10 is in none of the ranges"),
+        (f"{CONFIG}.ranges", ["127.0.0.0/8"], rf"{CONFIG}.ranges\[0\]: 127.0.0.0 is a loopback address"),
+        (f"{CONFIG}.ranges", ["fe80::1%a-fe80::9"], rf"{CONFIG}.ranges\[0\]: fe80::1%a has a zone"),
+        ("spec.class", 1, "spec.class: must be a text"),
+        (
+            "spec.endpoints.0.addresses.0.address",
+            "127.0.0.1",
+            r"spec.endpoints\[0\].addresses\[0\].address: 127.0.0.1 is a loopback address",
+        ),
+        (f"{CONFIG}.addresses.0", "0.0.0.0", rf"{CONFIG}.addresses\[0\]: 0.0.0.0 is unspecified"),
+        (f"{CONFIG}.addresses.0", "0.1.2.3", rf"{CONFIG}.addresses\[0\]: 0.1.2.3 is unspecified"),
+        (f"{CONFIG}.addresses.0", "127.1.2.3", rf"{CONFIG}.addresses\[0\]: 127.1.2.3 is a loopback address"),
+        (f"{CONFIG}.addresses.0", "255.255.255.255", rf"{CONFIG}.addresses\[0\]: 255.255.255.255 is an address of"),
+        (f"{CONFIG}.addresses.1", "ff02::1", rf"{CONFIG}.addresses\[1\]: ff02::1 is an address of many"),
+        (f"{CONFIG}.addresses.1", "fe80::1", rf"{CONFIG}.addresses\[1\]: fe80::1 is a link-local address"),
+        (
+            f"{CONFIG}.addresses.1",
+            "::ffff:192.0.2.9",
+            r"\[1\]: ::ffff:.* is an IPv4 address written as IPv6: write",
+        ),
+        (f"{CONFIG}.addresses.1", "::ffff:127.0.0.1", r"\[1\]: ::ffff:.* is a loopback address"),
+        (f"{CONFIG}.addresses.0", "10.0.1.12", rf"{CONFIG}.addresses\[0\]: 10.0.1.12 is the InternalIP of"),
+        (
+            f"{CONFIG}.nodeSelector",
+            {"matchLabels": {"a": "-"}},
+            f"{CONFIG}.nodeSelector.matchLabels.a: must be the value",
+        ),
         (f"{CONFIG}.pool", "no", f"{CONFIG}.pool: must be true or false"),
         (f"{CONFIG}.bgp", {"localASN": 1}, f"{CONFIG}.bgp.localASN: it goes with peers"),
         (f"{CONFIG}.bgp", {"peers": [{"address": "::1"}]}, rf"{CONFIG}.bgp.peers\[0\].asn: is missing"),
@@ -178,6 +223,52 @@ def test_errors_name_the_field(path: str, value: object, error: str) -> None:
         parse(changed(path, value), strict=True)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "https://a,b",
+            "https://[zz",
+            "https://[zz]",
+            "https://a b",
+            "https://x?y",
+            "https://user@a",
+            "https://a..b",
+        ),
+        *("https://a:0", "https://a:65536", "https://3221225994", "https://0xc0.0.2.10", "https://[fe80::1%eth0]"),
+    ],
+)
+def test_what_is_no_url_of_an_api_server(url: str) -> None:
+    with pytest.raises(ManifestError, match=r"apiServerURLs\[0\]: must be the URL of an API server"):
+        exposure(apiServerURLs=[url])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://192.0.2.10:443", "https://[2001:DB8::0:10]:6443/", "https://[::ffff:192.0.2.10]"),
+        "https://exposure-root.kube-system.svc",
+        "https://Exposure-Root.kube-system.svc.cluster.local:443",
+    ],
+)
+def test_an_url_of_the_exposure_itself_is_refused(url: str) -> None:
+    """The node configuration that is made of it would be the cycle."""
+    with pytest.raises(ManifestError, match=r"apiServerURLs\[1\]: .* is the exposure's own"):
+        exposure(apiServerURLs=["https://localhost:443", url])
+
+
+@pytest.mark.parametrize("path", ["spec.port", "spec.type", f"{CONFIG}.nodeSelector", f"{CONFIG}.ipFamilies.0"])
+def test_an_error_shows_the_beginning_of_what_is_endless(path: str) -> None:
+    """YAML's aliases make gigabytes of a few lines; Python writes no number of 5000 digits."""
+    huge: Any = "x"
+    for _ in range(40):
+        huge = [huge] * 10
+    for value in (huge, {"matchLabels": {"a": huge}}, {"a": huge}, 10**5000, [10**5000], "x" * 10**6):
+        with pytest.raises(ManifestError) as error:
+            parse(changed(path, value), strict=True)
+        assert len(str(error.value)) < 300
+
+
 @pytest.mark.parametrize("document", [None, 1, "text", [], {}, {"spec": 1}, {1: 2}])
 def test_what_is_no_manifest(document: object) -> None:
     with pytest.raises(ManifestError):
@@ -199,6 +290,12 @@ def test_an_object_of_a_newer_api_may_have_more() -> None:
         ("[" * 1200, "nested too deeply|no YAML"),
         ("!!python/object/apply:os.system [x]", "no YAML"),
         ("\x00", "no YAML"),
+        ("x: 2026-13-45", "exposure.yaml: a value cannot be read: ValueError: month must be in 1..12"),
+        (f"x: {'9' * 5000}", "a value cannot be read: ValueError: Exceeds the limit"),
+        ("x: !!bool foo", "a value cannot be read: KeyError"),
+        ("x: !!int ''", "a value cannot be read: IndexError"),
+        ("x: !!timestamp foo", "a value cannot be read: AttributeError"),
+        ("? [a]\n: b", "no YAML: found unhashable key"),
     ],
 )
 def test_files(tmp_path: Path, text: str, error: str) -> None:
@@ -215,8 +312,18 @@ def test_a_file_may_hold_other_objects(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump_all([manifest(), manifest()]))
     with pytest.raises(ManifestError, match="not 2"):
         read_manifest(file)
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [manifest()]}))
+    assert read_manifest(file) == exposure()
     with pytest.raises(ManifestError, match="No such file"):
         read_manifest(tmp_path / "nothing")
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ManifestError, match=r"codec|decode"):
         read_manifest(file)
+
+
+def test_the_namespace_of_a_file_without_one() -> None:
+    bare = changed("metadata.namespace", None)
+    assert [parse(bare, namespace=each).namespace for each in (None, "garden")] == ["kube-system", "garden"]
+    assert parse(manifest(), namespace="kube-system").namespace == "kube-system"
+    with pytest.raises(ManifestError, match=r"^metadata.namespace: it is kube-system, but --namespace says garden"):
+        parse(manifest(), namespace="garden")
