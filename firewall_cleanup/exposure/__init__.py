@@ -7,10 +7,10 @@ Nothing else of the package imports it, and importing it loads no Kubernetes cli
 """
 
 from .builders import build
-from .capabilities import Apis, CiliumVersion, Finding, UnsupportedError, judge
+from .capabilities import Apis, CiliumVersion, Finding, UnsupportedError, limits_of
 from .fields import ManifestError
 from .parsing import parse, read_manifest
-from .values import Announce, BgpPeer, BgpSettings, Endpoint, Exposure, IpRange, NodeAddress, ProviderConfig
+from .values import Announce, BgpPeer, BgpSettings, Endpoint, EndpointAddress, Exposure, IpRange, ProviderConfig
 
 __all__ = [
     "Announce",
@@ -19,15 +19,15 @@ __all__ = [
     "BgpSettings",
     "CiliumVersion",
     "Endpoint",
+    "EndpointAddress",
     "Exposure",
     "Finding",
     "IpRange",
     "ManifestError",
-    "NodeAddress",
     "ProviderConfig",
     "UnsupportedError",
     "build",
-    "judge",
+    "limits_of",
     "parse",
     "read_manifest",
 ]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ..model import Family
-from .capabilities import Apis, api_server_key, judge, refuse_errors
+from .capabilities import Apis, api_server_key, limits_of, refuse_errors
 from .fields import ManifestError
 from .values import (
     CONTROL_PLANE,
@@ -55,7 +55,7 @@ def build(exposure: Exposure, apis: Apis, endpoints: Targets | None = None) -> t
     slice then. Raises UnsupportedError for what this Cilium cannot do, ManifestError if no node of the manifest has
     an address of a wanted family.
     """
-    refuse_errors(judge(exposure, apis))
+    refuse_errors(limits_of(exposure, apis))
     if endpoints is None:
         endpoints = targets(exposure, exposure.endpoints)
         for family, found in endpoints.items():

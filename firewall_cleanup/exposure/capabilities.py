@@ -22,7 +22,7 @@ __all__ = [
     "Resource",
     "UnsupportedError",
     "api_server_key",
-    "judge",
+    "limits_of",
     "refuse_errors",
 ]
 
@@ -196,7 +196,7 @@ _L2_IPV6 = CiliumVersion(1, 19)
 _SEVERAL_URLS = CiliumVersion(1, 18)
 
 
-def judge(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
+def limits_of(exposure: Exposure, apis: Apis) -> tuple[Finding, ...]:
     """Return what this Cilium makes of the exposure; nothing if all is well."""
     config, version = exposure.config, apis.cilium
     if version is not None and version < OLDEST:

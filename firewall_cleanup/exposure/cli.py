@@ -11,7 +11,7 @@ from typing import Any
 from ..cli import while_read
 from ..errors import FirewallCleanupError
 from ..words import escape
-from .capabilities import LATEST_KNOWN, Apis, CiliumVersion, UnsupportedError, judge
+from .capabilities import LATEST_KNOWN, Apis, CiliumVersion, UnsupportedError, limits_of
 from .fields import DNS_LABEL, ManifestError, shown
 from .interrupt import Stopped, stoppable
 
@@ -250,9 +250,9 @@ def _render(args: argparse.Namespace) -> int:
         apis = Apis.of_version(args.cilium_version or LATEST_KNOWN)
         apis = Apis(apis.versions, apis.cilium, args.cilium_namespace)
         exposure = read_manifest(args.file, args.namespace)
-        for finding in judge(exposure, apis):
+        for finding in limits_of(exposure, apis):
             print(f"{_PROGRAM}: {escape(str(finding))}", file=sys.stderr)
-        if any(finding.error for finding in judge(exposure, apis)):
+        if any(finding.error for finding in limits_of(exposure, apis)):
             return 1
         manifests = build(exposure, apis)
     with while_read():

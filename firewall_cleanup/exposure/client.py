@@ -24,7 +24,16 @@ from ..errors import FirewallCleanupError
 from .capabilities import RESOURCES
 from .values import MANAGER, Manifest
 
-__all__ = ["ApiError", "Client", "ClusterConfigError", "Event", "NotLeading", "NotReady", "Unreachable", "path_of"]
+__all__ = [
+    "ApiError",
+    "Client",
+    "ClusterConfigError",
+    "NotLeading",
+    "NotReady",
+    "Unreachable",
+    "WatchEvent",
+    "path_of",
+]
 
 Labels = Mapping[str, str]
 
@@ -60,7 +69,7 @@ class ApiError(FirewallCleanupError):
 
 
 @attrs.frozen
-class Event:
+class WatchEvent:
     """What a watch tells: `OPEN`, `ADDED`, `MODIFIED` or `DELETED`, and of what."""
 
     type: str
@@ -249,7 +258,7 @@ class Client:
         if self.get(path_of("v1", "services", "default", "kubernetes")) is None:
             raise NotReady(f"{self.server} is not ready: it has not made its Service default/kubernetes yet")
 
-    def watch(self, path: str, labels: Labels | None, seconds: int) -> Iterator[Event]:
+    def watch(self, path: str, labels: Labels | None, seconds: int) -> Iterator[WatchEvent]:
         """Yield the events of a collection for some seconds; first an `OPEN`, then an `ADDED` for each object there.
 
         It starts at the newest state and is never resumed. Raises Unreachable or ApiError if it cannot start or
@@ -263,7 +272,7 @@ class Client:
         with self._errors(), self._http.stream("GET", path, params=params, timeout=timeout) as response:
             if response.status_code != 200:
                 _answer(response.status_code, response.read().decode(errors="replace"))
-            yield Event("OPEN")
+            yield WatchEvent("OPEN")
             for line in response.iter_lines():
                 found = _event(line)
                 if found is None:
@@ -271,14 +280,13 @@ class Client:
                 yield found
 
 
-def _event(line: str) -> Event | None:
+def _event(line: str) -> WatchEvent | None:
     """Return the event of a line, None if it is an error, or cut off."""
     try:
         found = json.loads(line)
         metadata = found["object"]["metadata"]
-        return (
-            None if found["type"] == "ERROR" else Event(found["type"], metadata["uid"], metadata["resourceVersion"])
-        )
+        kind = found["type"]
+        return None if kind == "ERROR" else WatchEvent(kind, metadata["uid"], metadata["resourceVersion"])
     except (ValueError, KeyError, TypeError):
         return None
 

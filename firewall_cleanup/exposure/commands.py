@@ -14,13 +14,13 @@ from .controller import ControllerSettings, ExposureController
 from .deploy import NAME
 from .fields import ManifestError
 from .health import serve_health
+from .interrupt import stop_by_signal
 from .leader import Leader, unique_identity
 from .parsing import DEFAULT_NAMESPACE, read_manifest
 from .reconcile import Reconciliation, Removal, is_passing, reconcile, take_down
 from .report import StatusReport, read_status
 from .session import connected, print_report, which_exposure
 from .status import FINALIZER, exposure_path, release
-from .stopping import stop_by_signal
 from .values import CONTROL_PLANE, Manifest, owner_labels
 
 _LOG = logging.getLogger(__name__)

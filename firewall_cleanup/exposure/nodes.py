@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from .addresses import why_unusable
-from .values import Endpoint, EndpointSource, Exposure, Manifest, NodeAddress
+from .values import Endpoint, EndpointAddress, EndpointSource, Exposure, Manifest
 
 __all__ = ["Choice", "choose", "why_unhealthy"]
 
@@ -64,10 +64,10 @@ def choose(exposure: Exposure, nodes: Iterable[Manifest]) -> Choice:
     return Choice(tuple(found), tuple(left_out))
 
 
-def _addresses(node: Mapping[str, Any]) -> tuple[NodeAddress, ...]:
+def _addresses(node: Mapping[str, Any]) -> tuple[EndpointAddress, ...]:
     """Return a Node's addresses; the API server does not check them, so what leads nowhere is left out."""
     found = (node.get("status") or {}).get("addresses") or ()
-    return tuple(NodeAddress(each["type"], each["address"]) for each in found if _is_usable(each))
+    return tuple(EndpointAddress(each["type"], each["address"]) for each in found if _is_usable(each))
 
 
 def _is_usable(entry: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from .values import MANAGER, Manifest
 __all__ = [
     "ForeignObject",
     "Waiting",
-    "ensure",
+    "ensure_object",
     "explain",
     "fixed_field",
     "is_ours",
@@ -73,7 +73,7 @@ def is_ours(found: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return why_foreign(found, labels) is None
 
 
-def ensure(client: Client, manifest: Manifest, labels: Mapping[str, str]) -> tuple[Manifest, str]:
+def ensure_object(client: Client, manifest: Manifest, labels: Mapping[str, str]) -> tuple[Manifest, str]:
     """Apply a manifest; return the object, and `created`, `changed` or `unchanged`.
 
     Raises ForeignObject if an object of that name is somebody else's, Waiting if it must go first (it is being

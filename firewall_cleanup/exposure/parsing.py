@@ -18,10 +18,10 @@ from .values import (
     BgpPeer,
     BgpSettings,
     Endpoint,
+    EndpointAddress,
     EndpointSource,
     Exposure,
     IpRange,
-    NodeAddress,
     ProviderConfig,
     family_of,
     family_word,
@@ -135,13 +135,13 @@ def _endpoints(field: Field) -> tuple[Endpoint, ...]:
     return tuple(found.values())
 
 
-def _address(field: Field) -> NodeAddress:
+def _address(field: Field) -> EndpointAddress:
     field.mapping(("type", "address"))
     kind = field.get("type").one_of([*_IP_TYPES, *_NAME_TYPES])
     address = field.get("address")
     if kind not in _IP_TYPES:
-        return NodeAddress(kind, address.text(DNS_SUBDOMAIN, "a host name"))
-    return NodeAddress(kind, _usable(address) if kind == "InternalIP" else address.address())
+        return EndpointAddress(kind, address.text(DNS_SUBDOMAIN, "a host name"))
+    return EndpointAddress(kind, _usable(address) if kind == "InternalIP" else address.address())
 
 
 def _usable(field: Field) -> str:

@@ -12,10 +12,10 @@ import attrs
 from ..errors import FirewallCleanupError
 from ..model import Family
 from .builders import build, endpoint_slice, names_of, slice_name, targets
-from .capabilities import RESOURCES, Apis, NotServed, UnsupportedError, judge
+from .capabilities import RESOURCES, Apis, NotServed, UnsupportedError, limits_of
 from .client import ApiError, Client, path_of
 from .nodes import choose
-from .objects import ForeignObject, Waiting, ensure, explain, fixed_field, is_ours, object_title, path_to
+from .objects import ForeignObject, Waiting, ensure_object, explain, fixed_field, is_ours, object_title, path_to
 from .values import EXPOSURE_LABEL, Exposure, Manifest, family_of, family_word
 
 __all__ = [
@@ -104,7 +104,7 @@ class _Progress:
     def apply(self, client: Client, manifest: Manifest, labels: Mapping[str, str]) -> Manifest | None:
         what = object_title(manifest)
         try:
-            found, done = ensure(client, manifest, labels)
+            found, done = ensure_object(client, manifest, labels)
         except Waiting as error:
             self.waiting.append(str(error))
             self.objects.append(ObjectState(what, "going"))
@@ -154,7 +154,7 @@ def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Ma
     addresses, missing = addresses_of(exposure, service)
     refused, pending = conditions_of(service, pool, bool(missing))
     progress.problems += refused
-    warnings = tuple(finding.text for finding in judge(exposure, apis) if not finding.error)
+    warnings = tuple(finding.text for finding in limits_of(exposure, apis) if not finding.error)
     done = tuple(progress.objects)
     known = () if missing else addresses
     if progress.problems:

@@ -19,11 +19,11 @@ __all__ = [
     "BgpPeer",
     "BgpSettings",
     "Endpoint",
+    "EndpointAddress",
     "EndpointSource",
     "Exposure",
     "IpRange",
     "Manifest",
-    "NodeAddress",
     "ProviderConfig",
     "cluster_name",
     "family_of",
@@ -100,7 +100,7 @@ class EndpointSource(enum.Enum):
 
 
 @attrs.frozen
-class NodeAddress:
+class EndpointAddress:
     """An address of a node, with its type as in a Node's status (`InternalIP`, `Hostname`)."""
 
     type: str
@@ -112,7 +112,7 @@ class Endpoint:
     """A control-plane node and its addresses."""
 
     node: str
-    addresses: tuple[NodeAddress, ...]
+    addresses: tuple[EndpointAddress, ...]
 
     def internal(self, family: Family) -> tuple[str, ...]:
         """Return the InternalIPs of the family, as `ipaddress` writes them."""

@@ -11,7 +11,7 @@ from exposures import manifest, validate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firewall_cleanup.exposure import Apis, CiliumVersion, ManifestError, UnsupportedError, build, judge, parse
+from firewall_cleanup.exposure import Apis, CiliumVersion, ManifestError, UnsupportedError, build, limits_of, parse
 from firewall_cleanup.exposure.addresses import plain_address, why_unusable
 from firewall_cleanup.exposure.cilium_hosts import read_settings
 from firewall_cleanup.exposure.cycle import find_cycles, owned_addresses
@@ -68,7 +68,7 @@ def by_kind(made: Any, kind: str) -> list[dict[str, Any]]:
 @given(manifests(), versions)
 def test_what_is_built(document: dict[str, Any], version: CiliumVersion) -> None:
     exposure, apis = parse(document, strict=True), Apis.of_version(version)
-    if any(finding.error for finding in judge(exposure, apis)):
+    if any(finding.error for finding in limits_of(exposure, apis)):
         with pytest.raises(UnsupportedError, match=str(version)):
             build(exposure, apis)
         return

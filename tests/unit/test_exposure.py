@@ -25,7 +25,7 @@ from firewall_cleanup.exposure import (
     ManifestError,
     UnsupportedError,
     build,
-    judge,
+    limits_of,
     parse,
     read_manifest,
 )
@@ -107,7 +107,7 @@ def test_too_old() -> None:
 )
 def test_what_a_version_cannot_do(version: str, families: str, config: Any, error: bool | None, text: str) -> None:
     apis = Apis.of_version(CiliumVersion.parse(version))
-    found = judge(exposure(families, **config), apis)
+    found = limits_of(exposure(families, **config), apis)
     assert [finding.error for finding in found] == ([] if error is None else [error])
     assert all(text in finding.text for finding in found)
     if error:
@@ -116,7 +116,7 @@ def test_what_a_version_cannot_do(version: str, families: str, config: Any, erro
 
 
 def test_without_a_version_ipv6_by_l2_is_warned_about() -> None:
-    [finding] = judge(exposure(), Apis(V19.versions))
+    [finding] = limits_of(exposure(), Apis(V19.versions))
     assert not finding.error
     assert "--cilium-version" in finding.text
 
@@ -139,20 +139,20 @@ def test_an_old_release_is_known_by_its_pools(old: str) -> None:
         ("dual", {}, "announces no IPv6 address by L2"),
         ("ipv4", {"apiServerURLs": ["https://a", "https://b"]}, "takes one URL"),
     ):
-        [finding] = judge(exposure(families, **settings), apis)
+        [finding] = limits_of(exposure(families, **settings), apis)
         assert finding.error
         assert finding.text.startswith(
             "This Cilium, which serves CiliumLoadBalancerIPPool as cilium.io/v2alpha1 alone"
         )
         assert text in finding.text
     # What is known goes before what is guessed; newer pools say nothing of IPv6.
-    assert judge(exposure(), Apis.of_discovery(served, CiliumVersion(1, 19))) == ()
-    assert [each.error for each in judge(exposure(), Apis(V19.versions))] == [False]
+    assert limits_of(exposure(), Apis.of_discovery(served, CiliumVersion(1, 19))) == ()
+    assert [each.error for each in limits_of(exposure(), Apis(V19.versions))] == [False]
 
 
 def test_a_version_that_is_too_old_is_refused_where_discovery_is_asked() -> None:
     apis = Apis(V19.versions, CiliumVersion(1, 12))
-    [finding] = judge(exposure("ipv4"), apis)
+    [finding] = limits_of(exposure("ipv4"), apis)
     assert (finding.error, finding.text.startswith("Cilium 1.12 is too old: its")) == (True, True)
     with pytest.raises(UnsupportedError, match=r"Cilium 1\.12 is too old"):
         build(exposure("ipv4"), apis)

@@ -17,10 +17,10 @@ import pytest
 import yaml
 from lightkube.config.client_adapter import BearerTokenFileAuth
 
-from firewall_cleanup.exposure.client import ApiError, Client, ClusterConfigError, Event, Unreachable
+from firewall_cleanup.exposure.client import ApiError, Client, ClusterConfigError, Unreachable, WatchEvent
 from firewall_cleanup.exposure.controller import ControllerSettings, ExposureController
+from firewall_cleanup.exposure.interrupt import stop_by_signal
 from firewall_cleanup.exposure.leader import Leader, unique_identity
-from firewall_cleanup.exposure.stopping import stop_by_signal
 
 
 @attrs.define
@@ -207,10 +207,10 @@ def test_two_instances_have_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
 class Stub:
     """A Client whose watches are given, one after the other."""
 
-    def __init__(self, *watches: Callable[[], Iterator[Event]]) -> None:
+    def __init__(self, *watches: Callable[[], Iterator[WatchEvent]]) -> None:
         self.watches = list(watches)
 
-    def watch(self, path: str, labels: Any, seconds: int) -> Iterator[Event]:
+    def watch(self, path: str, labels: Any, seconds: int) -> Iterator[WatchEvent]:
         return self.watches.pop(0)()
 
 
@@ -221,7 +221,7 @@ class NoTime(threading.Event):
         return self.is_set()
 
 
-def controller(*watches: Callable[[], Iterator[Event]]) -> ExposureController:
+def controller(*watches: Callable[[], Iterator[WatchEvent]]) -> ExposureController:
     found = ExposureController(Stub(*watches), ControllerSettings())  # type: ignore[arg-type]
     found._stop = NoTime()
     return found
@@ -232,13 +232,13 @@ def test_a_watch_goes_on_and_calls_for_a_pass_after_it_broke(error: Exception) -
     """What happened while it was away was told by no event."""
     due: list[bool] = []
 
-    def breaking() -> Iterator[Event]:
-        yield Event("OPEN")
+    def breaking() -> Iterator[WatchEvent]:
+        yield WatchEvent("OPEN")
         found._due.clear()
         raise error
 
-    def opening() -> Iterator[Event]:
-        yield Event("OPEN")
+    def opening() -> Iterator[WatchEvent]:
+        yield WatchEvent("OPEN")
         due.append(found._due.is_set())
         found._stop.set()
 
@@ -285,7 +285,6 @@ def test_a_signal_takes_no_lock_that_the_main_thread_has(number: int) -> None:
     before = signal.getsignal(number)
     with stop_by_signal(found.stop):
         with found._due._cond, found._stop._cond:  # type: ignore[attr-defined]
-            signal.raise_signal(number)
             signal.raise_signal(number)
         assert found._due.wait(10)
     assert signal.getsignal(number) is before
