@@ -8,6 +8,7 @@ for ever. Nothing here takes or keeps a resource version to read from.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -317,6 +318,8 @@ def _answer(code: int, text: str) -> Any:
         return body
     status = body if isinstance(body, dict) else {}
     message = str(status.get("message") or text.strip()[:200] or f"HTTP status {code}")
+    # The port that the server had for a connection of its own, as to a webhook, is another one each time.
+    message = re.sub(r":\d+->", "->", message)
     if code == 401:
         message = f"{message}: the token or certificate is not accepted; give another --kubeconfig"
     details = status.get("details")

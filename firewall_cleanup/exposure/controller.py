@@ -96,6 +96,10 @@ class ExposureController:
         failures = 0
         while not self._stop.is_set():
             self._beat = time.monotonic()
+            # After a refusal events do not count for a while: one is what we have just written into the status.
+            if self._refused:
+                self._stop.wait(min(delay, _SOON))
+                delay = max(0.0, delay - _SOON)
             self._due.wait(delay)
             if self._stop.wait(_SETTLE):
                 break
@@ -111,7 +115,7 @@ class ExposureController:
                 failures += 1
                 delay = min(0.5 * 2 ** min(failures, 6), self.settings.resync)
                 self._trouble = _words(error)
-                self._note("", f"no pass: {self._trouble}", again=f"tried again in {delay:.1f} s")
+                self._note("", f"no pass: {self._trouble}", error, again=f"tried again in {delay:.1f} s")
             else:
                 self._note("", "")
                 failures = 0
@@ -154,7 +158,7 @@ class ExposureController:
                 away = isinstance(error, FirewallCleanupError) and not isinstance(error, ApiError)
                 silent = away or (isinstance(error, ApiError) and error.code in {404, 410})
                 if not silent and not self._stop.is_set():
-                    self._note(path, f"watch {path}: {_words(error)}")
+                    self._note(path, f"watch {path}: {_words(error)}", error)
                 # What is not served now may be later: a CRD comes when Cilium does.
                 pause = 1.0 if away else min(seconds, 10.0)
             self._stop.wait(pause)
@@ -180,13 +184,13 @@ class ExposureController:
             try:
                 soon = min(soon, self._handle(exposure, apis, nodes))
             except Exception as error:  # noqa: BLE001 - a fault of ours; other exposures do not suffer from it
-                soon = min(soon, self._report(exposure, _what_failed(error)))
+                soon = min(soon, self._report(exposure, _what_failed(error), error))
         lasting = [f"{key}: {said}" for key, said in self._refused.items() if key in self._refused_before]
         self._trouble, self._passed = "; ".join(lasting) or None, time.monotonic()
         self._note("exposures", "")
         return soon
 
-    def _report(self, found: Manifest, outcome: Reconciliation) -> float:
+    def _report(self, found: Manifest, outcome: Reconciliation, error: Exception | None = None) -> float:
         """Write what keeps an exposure from being handled into its status; return when the next pass is due.
 
         What may pass by itself, as a conflict with somebody who was faster, is told when it comes twice in a row.
@@ -195,7 +199,7 @@ class ExposureController:
         self._refused[key] = outcome.description
         if outcome.passing and key not in self._refused_before:
             return _SOON
-        self._note(key, f"{outcome.state}: {outcome.description}")
+        self._note(key, f"{outcome.state}: {outcome.description}", error)
         with suppress(ApiError):  # it may be this that is refused
             write_status(self.client, found, outcome)
         return 5.0
@@ -214,13 +218,14 @@ class ExposureController:
             outcome = Reconciliation("Error", str(error), codes=("ERR_CONFIGURATION_PROBLEM",))
         else:
             if asked or status.get("observedGeneration") != adopted["metadata"].get("generation"):
-                adopted = write_status(
-                    self.client, adopted, Reconciliation("Processing", "the objects are being applied")
-                )
+                with suppress(ApiError):  # what cannot be told must be done all the same
+                    adopted = write_status(
+                        self.client, adopted, Reconciliation("Processing", "the objects are being applied")
+                    )
             try:
                 outcome = reconcile(self.client, exposure, apis, nodes)
             except Exception as error:  # noqa: BLE001
-                return self._report(adopted, _what_failed(error))
+                return self._report(adopted, _what_failed(error), error)
         if outcome.passing:
             return self._report(adopted, outcome)
         write_status(self.client, adopted, outcome)
@@ -248,13 +253,14 @@ class ExposureController:
         self._note(_key(found), f"deletion: {said}")
         return 1.0
 
-    def _note(self, key: str, text: str, again: str = "") -> None:
-        """Log what is new of a thing, once."""
+    def _note(self, key: str, text: str, error: Exception | None = None, again: str = "") -> None:
+        """Log what is new of a thing, once; an error that nobody thought of whole."""
         if self._said.get(key, "") == text:
             return
         self._said[key] = text
         if text:
-            _LOG.info("%s%s%s", f"{key}: " if key else "", text, f"; {again}" if again else "")
+            whole = None if isinstance(error, FirewallCleanupError) else error
+            _LOG.info("%s%s%s", f"{key}: " if key else "", text, f"; {again}" if again else "", exc_info=whole)
         else:
             _LOG.info("%s", f"{key} are served" if key else "the API server answers again")
 
@@ -271,10 +277,9 @@ def _what_failed(error: Exception) -> Reconciliation:
 
 
 def _words(error: Exception) -> str:
-    """Return what an error says; one that nobody thought of goes into the log whole."""
+    """Return what an error says, or of one that nobody thought of, what it is."""
     if isinstance(error, FirewallCleanupError):
         return str(error)
-    _LOG.error("unexpected", exc_info=error)
     return f"unexpected {type(error).__name__}: {error}"
 
 

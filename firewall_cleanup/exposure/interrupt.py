@@ -13,8 +13,8 @@ from ..stop import Stop, wait_for
 __all__ = ["Stopped", "stop_by_signal", "stoppable"]
 
 
-class Stopped(Exception):
-    """A signal came; its number is the argument."""
+class Stopped(BaseException):
+    """A signal came; its number is the argument. No error: what takes every error must not take this."""
 
 
 @contextmanager

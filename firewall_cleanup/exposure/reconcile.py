@@ -99,7 +99,13 @@ class _Progress:
     passing: list[str] = attrs.field(factory=list)
     waiting: list[str] = attrs.field(factory=list)
     refused: set[str] = attrs.field(factory=set)
-    """The kinds of which an object was refused."""
+    going: set[str] = attrs.field(factory=set)
+    """The kinds of which an object was refused, and of which one has to go first."""
+
+    @property
+    def blocked(self) -> set[str]:
+        """The kinds of which an object is not what it is to be."""
+        return self.refused | self.going
 
     def apply(self, client: Client, manifest: Manifest, labels: Mapping[str, str]) -> Manifest | None:
         what = object_title(manifest)
@@ -107,6 +113,7 @@ class _Progress:
             found, done = ensure_object(client, manifest, labels)
         except Waiting as error:
             self.waiting.append(str(error))
+            self.going.add(manifest["kind"])
             self.objects.append(ObjectState(what, "going"))
         except (ForeignObject, ApiError) as error:
             self.refuse(manifest, error)
@@ -129,7 +136,8 @@ class _Progress:
     def stays(self, manifest: Manifest) -> None:
         """Note what is not touched until something else is right."""
         what = object_title(manifest)
-        (self.problems or self.passing).append(f"{what} stays as it is until that is right")
+        said = self.problems or self.passing or self.waiting
+        said.append(f"{what} stays as it is until that is right")
         self.objects.append(ObjectState(what, "unchanged"))
 
 
@@ -149,7 +157,7 @@ def reconcile(client: Client, exposure: Exposure, apis: Apis, nodes: Sequence[Ma
         return _only_endpoints(client, exposure, slices, before, progress, error)
     service, pool = _apply_all(client, exposure, manifests, before, progress)
     # What was announced before goes when its successor is there: what it made reachable is not given up for nothing.
-    if not progress.refused:
+    if not progress.refused and not progress.going - {"Service"}:
         _prune(client, exposure, apis, manifests, progress)
     addresses, missing = addresses_of(exposure, service)
     refused, pending = conditions_of(service, pool, bool(missing))
@@ -179,17 +187,17 @@ def _apply_all(
 ) -> tuple[Manifest | None, Manifest | None]:
     """Apply all manifests; return the Service and the pool.
 
-    A change that cannot be made whole must not take a working exposure down. So where anything was refused, the
-    Service is not made anew, and the pool keeps its addresses with it; and where the pool was refused, the Service
-    asks for no others.
+    A change that cannot be made whole must not take a working exposure down. So where anything was refused, or has to
+    go first, the Service is not made anew, and the pool keeps its addresses with it; and where the pool was, the
+    Service asks for no others.
     """
     service, pool = before, None
     anew = before is not None and fixed_field(before, manifests[-1]) is not None
     for manifest in manifests:
         kind = manifest["kind"]
         if before is not None and (
-            (progress.refused and anew and kind in {"CiliumLoadBalancerIPPool", "Service"})
-            or (kind == "Service" and "CiliumLoadBalancerIPPool" in progress.refused)
+            (progress.blocked and anew and kind in {"CiliumLoadBalancerIPPool", "Service"})
+            or (kind == "Service" and "CiliumLoadBalancerIPPool" in progress.blocked)
         ):
             progress.stays(manifest)
             continue
@@ -211,8 +219,9 @@ def _only_endpoints(
 ) -> Reconciliation:
     """Have what is exposed already follow the nodes, though this Cilium cannot do all that is wanted."""
     if before is not None:
+        there = before["spec"].get("ipFamilies") or ()
         for family, found in slices.items():
-            if found:
+            if found and family_word(family) in there:
                 progress.apply(client, endpoint_slice(exposure, family, found), exposure.labels)
     codes = () if isinstance(error, NotServed) else (_CONFIGURATION,)
     said = "; ".join([str(error), *progress.problems, *progress.passing])

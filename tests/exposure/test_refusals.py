@@ -183,6 +183,53 @@ def test_what_works_is_kept_until_its_successor_can_be_made(world: World) -> Non
     assert "CiliumL2AnnouncementPolicy exposure-root" not in world.objects()
 
 
+def test_what_works_is_kept_until_its_successor_has_gone_and_can_be_made(world: World) -> None:
+    """The advertisement of a former time is being deleted, which something holds up."""
+    bgp = manifest(announce="bgp", bgp=PEERS)
+    world.reconcile(bgp)
+    held = world.objects()["CiliumBGPAdvertisement exposure-root"]
+    world.admin.patch(where(held), {"metadata": {"finalizers": ["example.org/hold"]}})
+    world.reconcile(manifest())
+    expose(world, manifest())
+    before = world.objects()
+    assert before["CiliumBGPAdvertisement exposure-root"]["metadata"]["deletionTimestamp"]
+    for _twice in range(2):
+        outcome = world.reconcile(bgp)
+        assert outcome.state == "Processing"
+        assert "CiliumBGPAdvertisement exposure-root is being deleted" in outcome.description
+        assert "Service kube-system/exposure-root stays as it is until that is right" in outcome.description
+        after = world.objects()
+        for each in ("Service", "CiliumLoadBalancerIPPool", "CiliumL2AnnouncementPolicy"):
+            assert after[f"{each} exposure-root"] == before[f"{each} exposure-root"]
+    world.admin.patch(where(held), {"metadata": {"finalizers": None}})
+    world.reconcile(bgp)
+    expose(world, bgp)
+    assert "CiliumL2AnnouncementPolicy exposure-root" not in world.objects()
+
+
+def test_a_status_that_cannot_be_written_keeps_nothing_else_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(manifest())
+    working = controller(world)
+    working.run_pass()
+    document = manifest()
+    del document["spec"]["endpoints"][0]
+    world.put(document)
+    patch = Client.patch
+
+    def refuse(self: Client, path: str, change: dict[str, Any]) -> dict[str, Any] | None:
+        if path.endswith("/status"):
+            raise ApiError(500, "InternalError", "not now")
+        return patch(self, path, change)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "patch", refuse)
+        working.run_pass()
+    assert world.endpoints("ipv4") == ["10.0.1.12", "10.0.1.13"]
+    assert world.endpoints("ipv6") == ["fd00:1::12", "fd00:1::13"]
+
+
 def test_a_service_asks_for_no_address_that_its_pool_has_not(world: World) -> None:
     """The pool cannot be changed, as another manager owns its blocks."""
     expose(world, manifest())
@@ -207,9 +254,12 @@ def test_endpoints_follow_the_nodes_whatever_this_cilium_cannot_do(world: World,
     else:
         apis = attrs.evolve(world.apis, cilium=CiliumVersion(1, 18))
         codes, text = ("ERR_CONFIGURATION_PROBLEM",), "announces no IPv6 address by L2"
-    # What is not there at all is not begun.
+    # What is not there at all is not begun, and neither is a family.
     assert world.reconcile(manifest(), apis).state == "Error"
     assert world.objects() == {}
+    world.reconcile(manifest("ipv4"))
+    assert world.reconcile(manifest(), apis).state == "Error"
+    assert "EndpointSlice exposure-root-ipv6" not in world.objects()
     expose(world, manifest())
     before = set(world.objects())
     world.put_node(node("cp-1", *NODES["cp-1"], ready="False"))

@@ -19,7 +19,7 @@ from lightkube.config.client_adapter import BearerTokenFileAuth
 
 from firewall_cleanup.exposure.client import ApiError, Client, ClusterConfigError, Unreachable, WatchEvent
 from firewall_cleanup.exposure.controller import ControllerSettings, ExposureController
-from firewall_cleanup.exposure.interrupt import stop_by_signal
+from firewall_cleanup.exposure.interrupt import Stopped, stop_by_signal, stoppable
 from firewall_cleanup.exposure.leader import Leader, unique_identity
 
 
@@ -56,6 +56,17 @@ def test_all_pages_of_a_list_are_read() -> None:
     assert [each["metadata"]["name"] for each in found] == ["a", "b", "c", "d"]
     assert {each["kind"] for each in found} == {"Node"}
     assert [each.get("continue") for each in http.asked] == [None, "1", "2"]
+
+
+def test_a_refusal_has_the_same_words_each_time() -> None:
+    """It goes into the status: other words are a change, which is an event, which calls for the next try."""
+    said = "Post https://w: read tcp 10.0.0.1:{}->[fd00::1]:443: connection reset by peer"
+    texts = set()
+    for port in (40001, 40002):
+        with pytest.raises(ApiError) as caught:
+            Client(Http([Answer(500, {"message": said.format(port)})]), "https://x").get("/x")
+        texts.add(str(caught.value))
+    assert texts == {said.replace(":{}", "")}
 
 
 def test_pages_that_are_too_old_are_read_from_the_start() -> None:
@@ -276,6 +287,80 @@ def test_a_pass_that_fails_oddly_is_followed_by_another(monkeypatch: pytest.Monk
     found._due = NoTime()
     found.run()
     assert trouble == [None, "unexpected KeyError: 'odd'"]
+
+
+@attrs.define
+class Waits:
+    """An Event that notes how long it was waited for, and is set after so many waits."""
+
+    most: int
+    waits: list[float] = attrs.field(factory=list)
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        return len(self.waits) >= self.most
+
+
+def test_after_a_refusal_no_event_begins_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be what the pass itself wrote into the status; otherwise each pass would call for the next."""
+    passes: list[int] = []
+
+    def run_pass(self: ExposureController) -> float:
+        passes.append(len(waits.waits))
+        self._refused = {"x": "refused"} if len(passes) < 3 else {}
+        self._due.set()
+        return 5.0
+
+    monkeypatch.setattr(ExposureController, "run_pass", run_pass)
+    monkeypatch.setattr(ExposureController, "_watched", lambda _self: [])
+    found = controller()
+    waits = Waits(6)
+    found._stop = waits  # type: ignore[assignment]
+    found.run()
+    assert waits.waits == [0.1, 2.0, 0.1, 2.0, 0.1, 0.1]
+    assert passes == [1, 3, 5]
+
+
+def test_an_error_that_nobody_thought_of_is_logged_whole_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run_pass(self: ExposureController) -> float:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(ExposureController, "run_pass", run_pass)
+    monkeypatch.setattr(ExposureController, "_watched", lambda _self: [])
+    caplog.set_level(logging.INFO)
+    found = controller()
+    found._stop, found._due = Waits(4), NoTime()  # type: ignore[assignment]
+    found.run()
+    assert [bool(each.exc_info) for each in caplog.records] == [True]
+    assert caplog.messages == ["no pass: unexpected KeyError: 'odd'; tried again in 1.0 s"]
+
+
+def test_a_second_signal_ends_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one lets it end by itself; nothing takes the second one for an error."""
+
+    def run_pass(_self: ExposureController) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        return 0.0
+
+    monkeypatch.setattr(ExposureController, "run_pass", run_pass)
+    monkeypatch.setattr(ExposureController, "_watched", lambda _self: [])
+    found = ExposureController(Stub(), ControllerSettings())  # type: ignore[arg-type]
+    with pytest.raises(Stopped), stoppable(), stop_by_signal(found.stop):
+        found.run()
+
+
+def test_a_signal_while_the_kubeconfig_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "firewall_cleanup.exposure.client.KubeConfig.from_file", lambda _file: signal.raise_signal(signal.SIGTERM)
+    )
+    with pytest.raises(Stopped), stoppable():
+        Client.open("kubeconfig")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
