@@ -71,10 +71,13 @@ _COMMANDS = {
     **dict.fromkeys(("iptables", "iptables-nft", "iptables-legacy"), Family.IPV4),
     **dict.fromkeys(("ip6tables", "ip6tables-nft", "ip6tables-legacy"), Family.IPV6),
 }
-# What is behind a command: an operator or a redirection, with the number before it. What is quoted, or the output of
-# another command, is passed over.
+# Words of a shell before a command.
+_BEFORE = _HOOKS | {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "("}
+# What ends a command: an operator; and what ends its words: a redirection with the number before it, or a remark.
+# What is quoted, or the output of another command, is passed over.
 _END = re.compile(
-    r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`|(?P<end>(?<!\S)\d+(?=[<>])|[;&|<>])"""
+    r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`"""
+    r"""|(?P<words>((?<!\S)\d+)?[<>]+[&|]?|&>+|(?<!\S)\#.*)|(?P<command>[;&|]+)"""
 )
 _WORD = re.compile(r"[-_./:,!=+0-9A-Za-z]+")
 
@@ -84,22 +87,30 @@ def command_entries(text: str) -> Iterator[Entry]:
     for number, line in enumerate(text.split("\n"), 1):
         if "tables" not in line and "ipset" not in line:
             continue
-        try:
-            words = shlex.split(_first_command(line), comments=True)
-        except ValueError:
-            continue
-        if words and words[0] in _HOOKS:
-            del words[0]
-        name = words[0].rpartition("/")[2] if words else ""
-        if name in _COMMANDS:
-            yield from words_entry(number, _COMMANDS[name], words[1:])
-        elif name == "ipset":
-            yield from _set_entry(number, words[1:])
+        for command in _commands(line):
+            try:
+                words = shlex.split(command)
+            except ValueError:
+                continue
+            while words and words[0] in _BEFORE:
+                del words[0]
+            name = words[0].rpartition("/")[2] if words else ""
+            if name in _COMMANDS:
+                yield from words_entry(number, _COMMANDS[name], words[1:])
+            elif name == "ipset":
+                yield from _set_entry(number, words[1:])
 
 
-def _first_command(line: str) -> str:
-    end = next((found.start() for found in _END.finditer(line) if found["end"]), None)
-    return line[:end]
+def _commands(line: str) -> Iterator[str]:
+    """Yield the commands of a line, without where their input comes from and their output goes."""
+    start, end = 0, None
+    for found in _END.finditer(line):
+        if found["words"] and end is None:
+            end = found.start()
+        elif found["command"]:
+            yield line[start : found.start() if end is None else end]
+            start, end = found.end(), None
+    yield line[start:end]
 
 
 def words_entry(number: int, family: Family, words: Iterable[str]) -> Iterator[Entry]:

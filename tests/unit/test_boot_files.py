@@ -192,6 +192,23 @@ def test_what_is_behind_a_command(start: str, behind: str) -> None:
     assert lines("/etc/rc.local", "\n".join(others)) == []
 
 
+@pytest.mark.parametrize("program", ["iptables", "ip6tables"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "{0} -C INPUT -j KUBE-ROUTER-INPUT 2>/dev/null || ", "{0} -N mine && ", "echo ';' 'a | b'; ",
+        "if ! {0} -C INPUT -j KUBE-ROUTER-INPUT; then ", "( ", "{{ ", "up {0} -F & ", "echo a#b; ", "true >x 2>&1 | ",
+    ],
+)  # fmt: skip
+def test_every_command_of_a_line_counts(program: str, before: str) -> None:
+    """As where a rule is only made if it is not there yet."""
+    command = f"{before.format(program)}{program} -A INPUT -j KUBE-ROUTER-INPUT"
+    assert lines("/etc/rc.local", f"{command}; fi\n{command} >/dev/null 2>&1\n") == [1, 2]
+    assert (
+        lines("/etc/rc.local", f"true # {command}\n{before.format(program)}echo -A INPUT -j KUBE-ROUTER-INPUT") == []
+    )
+
+
 def test_nft_files() -> None:
     text = f"""#!/usr/sbin/nft -f
 flush ruleset
