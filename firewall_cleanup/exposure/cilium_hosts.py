@@ -11,13 +11,17 @@ import attrs
 
 from .addresses import host_of
 from .fields import shown
+from .helm_values import HelmValues
 from .values import CONTROL_PLANE, Announce, Manifest
 
 __all__ = ["ApiHost", "CiliumPart", "CiliumSettings", "ingress_of", "read_settings"]
 
 _URL_KEYS = ("k8s-api-server-urls", "k8s-api-server")
 _REPLACEMENT = "kube-proxy-replacement"
+_KUBECONFIG = "k8s-kubeconfig-path"
 _FEATURES = {Announce.L2: "enable-l2-announcements", Announce.BGP: "enable-bgp-control-plane"}
+_FEATURE_VALUES = {Announce.L2: "l2announcements.enabled", Announce.BGP: "bgpControlPlane.enabled"}
+_KEYS = (*_URL_KEYS, _REPLACEMENT, _KUBECONFIG, *_FEATURES.values())
 _HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
 DEFAULT_SOURCE = "nothing is set, so it is what kubelet puts into every pod: the kubernetes Service"
 
@@ -60,7 +64,7 @@ class _Reading:
     node_urls: dict[str, list[ApiHost]] = attrs.field(factory=dict)
     parts: set[CiliumPart] = attrs.field(factory=set)
     endpoints: list[ApiHost] = attrs.field(factory=list)
-    helm: dict[tuple[str, ...], Any] = attrs.field(factory=dict)
+    helm: HelmValues = attrs.field(factory=lambda: HelmValues(_KEYS))
     replaces: bool | None = None
     announces: dict[Announce, bool] = attrs.field(factory=dict)
     node_configs: list[str] = attrs.field(factory=list)
@@ -92,7 +96,7 @@ def read_settings(documents: Iterable[Any], control_plane: Collection[str] = ())
         if not isinstance(document, Mapping) or not (kind is None or isinstance(kind, str)):
             reading.gaps.append(f"{shown(kind, 40)} is neither an object nor Helm values")
         elif kind is None:
-            _helm(reading, document)
+            reading.helm.add(document)
         elif kind == "ConfigMap":
             _config_map(reading, document)
         elif kind == "CiliumNodeConfig":
@@ -164,7 +168,7 @@ def _settings(reading: _Reading) -> CiliumSettings:
         tuple(dict.fromkeys((*hosts, *reading.endpoints))),
         reading.replaces,
         tuple(reading.node_configs),
-        tuple(reading.gaps),
+        tuple(dict.fromkeys(reading.gaps)),
         reading.announces,
     )
 
@@ -199,57 +203,76 @@ def _truth(value: Any) -> bool | None:
     return {"true": True, "strict": True, "false": False, "disabled": False}.get(_text(value).lower())
 
 
-_HOST_VALUE, _URL_VALUE = ("k8sServiceHost",), ("k8s", "apiServerURLs")
-_REPLACEMENT_VALUE = ("kubeProxyReplacement",)
-_FEATURE_VALUES = {Announce.L2: ("l2announcements", "enabled"), Announce.BGP: ("bgpControlPlane", "enabled")}
-
-
-def _helm(reading: _Reading, values: Mapping[str, Any]) -> None:
-    """Keep the values that count; those of a later file replace them, as Helm does."""
-    values = values["cilium"] if isinstance(values.get("cilium"), Mapping) else values
-    for path in (_HOST_VALUE, _URL_VALUE, _REPLACEMENT_VALUE, *_FEATURE_VALUES.values()):
-        parent = _dig(values, *path[:-1])
-        reading.helm.setdefault(path, None)
-        if isinstance(parent, Mapping) and path[-1] in parent:
-            reading.helm[path] = parent[path[-1]]
-
-
 def _helm_values(reading: _Reading) -> None:
-    if not reading.helm:
+    values = reading.helm
+    reading.gaps += values.gaps
+    if not values.given:
         return
-    host, urls = reading.helm[_HOST_VALUE], reading.helm[_URL_VALUE]
+    _helm_hosts(reading, values)
+    reading.note_replacement(values.get("kubeProxyReplacement"))
+    for way, place in _FEATURE_VALUES.items():
+        reading.note_feature(way, values.config.get(_FEATURES[way], values.get(place)))  # extraConfig comes last
+    _configuration(reading, "Helm value extraConfig", values.config)
+
+
+def _helm_hosts(reading: _Reading, values: HelmValues) -> None:
+    if _truth(values.get("operator.enabled")) is not False:
+        reading.parts.add(CiliumPart.OPERATOR)
+    host, urls = values.get("k8sServiceHost"), values.get("k8s.apiServerURLs")
     if host == "auto":
         reading.gaps.append(
             "Helm value k8sServiceHost: auto takes it from the ConfigMap kube-public/cluster-info; give it by --host"
         )
-        reading.parts.add(CiliumPart.OPERATOR)
         host = None
+    if reference := values.get("k8sServiceHostRef.name"):
+        reading.gaps.append(
+            f"Helm value k8sServiceHostRef takes it from the ConfigMap {shown(reference, 40)}; give it by --host"
+        )
     for part in CiliumPart:
         if host:
-            reading.parts.add(part)
             _add(reading.env, part, [_text(host)], "Helm value k8sServiceHost")
         if urls:
-            reading.parts.add(part)
             _add(reading.urls, part, _words(urls), "Helm value k8s.apiServerURLs")
-    reading.note_replacement(reading.helm[_REPLACEMENT_VALUE])
-    for way, path in _FEATURE_VALUES.items():
-        reading.note_feature(way, reading.helm[path])
+    _note_file(reading, "Helm value kubeConfigPath", values.get("kubeConfigPath"))
+    _note_sources(reading, "Helm value daemon.configSources", values.get("daemon.configSources"))
+    for container, place, added in values.containers():
+        of = _part(container, container)
+        if of is not None:
+            _container(reading, of, f"Helm value {place}", added)
 
 
 def _config_map(reading: _Reading, document: Mapping[str, Any]) -> None:
-    name = _name(document)
     data = document.get("data")
-    if name != "cilium-config" or not isinstance(data, Mapping):
+    if _name(document) != "cilium-config" or not isinstance(data, Mapping):
         return
-    for key in _URL_KEYS:
-        if data.get(key):
-            # The container that reads the ConfigMap cannot know it before.
-            for part in (CiliumPart.AGENT, CiliumPart.OPERATOR):
-                _add(reading.urls, part, _words(data[key]), f"ConfigMap {name}, {key}")
-            break
-    reading.note_replacement(data.get(_REPLACEMENT))
+    _configuration(reading, "ConfigMap cilium-config", data)
     for way, key in _FEATURES.items():
         reading.note_feature(way, data.get(key))
+
+
+def _configuration(reading: _Reading, source: str, data: Mapping[str, Any]) -> None:
+    """Read the keys that the agent and the operator take; the container that reads them cannot know them before."""
+    for key in _URL_KEYS:
+        if data.get(key):
+            for part in (CiliumPart.AGENT, CiliumPart.OPERATOR):
+                _add(reading.urls, part, _words(data[key]), f"{source}, {key}")
+            break
+    _note_file(reading, f"{source}, {_KUBECONFIG}", data.get(_KUBECONFIG))
+    reading.note_replacement(data.get(_REPLACEMENT))
+
+
+def _note_file(reading: _Reading, source: str, path: Any) -> None:
+    """Note that a kubeconfig on the node says where the API server is."""
+    if path:
+        reading.gaps.append(f"{source}: the host is in the file {shown(path, 60)} of the node; give it by --host")
+
+
+def _note_sources(reading: _Reading, source: str, words: Any) -> None:
+    """Note what the container `config` reads besides the ConfigMap and the CiliumNodeConfigs."""
+    for word in _words(words):
+        kind, _, name = word.partition(":")
+        if kind != "cilium-node-config" and (kind != "config-map" or name.rpartition("/")[2] != "cilium-config"):
+            reading.gaps.append(f"{source}: the configuration comes from {shown(word, 60)}, too; give it by --host")
 
 
 def _node_config(reading: _Reading, document: Mapping[str, Any]) -> None:
@@ -262,6 +285,7 @@ def _node_config(reading: _Reading, document: Mapping[str, Any]) -> None:
     for way, key in _FEATURES.items():
         if key in defaults:
             reading.note_feature(way, defaults[key])
+    _note_file(reading, f"CiliumNodeConfig {name}, {_KUBECONFIG}", defaults.get(_KUBECONFIG))
     about = [key for key in (*_URL_KEYS, _HOST_VARIABLE, "k8s-service-host") if key in defaults]
     if not about:
         return
@@ -305,17 +329,29 @@ def _pod_spec(reading: _Reading, kind: str, name: str, spec: Any) -> None:
 
 
 def _container(reading: _Reading, part: CiliumPart, source: str, container: Any) -> None:
-    for key, value in _arguments(container):
+    for key, value in _arguments(reading, source, container):
         if key in _URL_KEYS and value:
             _add(reading.urls, part, _words(value), f"{source}, --{key}")
         elif key == _REPLACEMENT:
             reading.note_replacement(value)
+        elif key == _KUBECONFIG:
+            _note_file(reading, f"{source}, --{key}", value)
+        elif key == "source" and part is CiliumPart.BOOTSTRAP:
+            _note_sources(reading, f"{source}, --{key}", value)
+    _variables(reading, part, source, container)
+    if _dig(container, "envFrom"):
+        reading.gaps.append(f"{source}: envFrom takes variables from other objects; if a host is among them: --host")
+
+
+def _variables(reading: _Reading, part: CiliumPart, source: str, container: Any) -> None:
     for variable in _listed(reading, source, "env", _dig(container, "env")):
         name, value = _text(_dig(variable, "name")), _dig(variable, "value")
         # Every flag of Cilium's programs is a variable, too: CILIUM_K8S_API_SERVER_URLS.
         key = name.removeprefix("CILIUM_").lower().replace("_", "-") if name.startswith("CILIUM_") else ""
         if key == _REPLACEMENT:
             reading.note_replacement(value)
+        elif key == _KUBECONFIG:
+            _note_file(reading, f"{source}, {name}", value or _dig(variable, "valueFrom"))
         elif name != _HOST_VARIABLE and key not in _URL_KEYS:
             continue
         elif value:
@@ -323,8 +359,6 @@ def _container(reading: _Reading, part: CiliumPart, source: str, container: Any)
             _add(found, part, _words(value) if key else [_text(value)], f"{source}, {name}")
         elif not key or _dig(variable, "valueFrom") is not None:
             reading.gaps.append(f"{source}: {name} comes from another object; give it by --host")
-    if _dig(container, "envFrom"):
-        reading.gaps.append(f"{source}: envFrom takes variables from other objects; if a host is among them: --host")
 
 
 def _listed(reading: _Reading, kind: str, name: str, value: Any) -> list[Any]:
@@ -339,9 +373,9 @@ def _part(owner: str, container: str) -> CiliumPart | None:
     return {"config": CiliumPart.BOOTSTRAP, "cilium-agent": CiliumPart.AGENT}.get(container)
 
 
-def _arguments(container: Any) -> Iterator[tuple[str, str]]:
-    given = (_dig(container, key) for key in ("command", "args"))
-    words = [_text(each) for some in given if isinstance(some, list) for each in some]
+def _arguments(reading: _Reading, source: str, container: Any) -> Iterator[tuple[str, str]]:
+    given = (_listed(reading, source, key, _dig(container, key)) for key in ("command", "args"))
+    words = [_text(each) for some in given for each in some]
     for index, word in enumerate(words):
         key, _, value = word.lstrip("-").partition("=")
         if word.startswith("--"):

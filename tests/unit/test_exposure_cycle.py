@@ -176,6 +176,118 @@ def test_helm_values(wrap: bool) -> None:
     assert set(verdicts(check(values(k8sServiceHost="api.example.org")))) == {"bootstrap", "agent", "operator"}
 
 
+HOST = "KUBERNETES_SERVICE_HOST"
+LOCAL: dict[str, Any] = {"k8sServiceHost": "localhost", "kubeProxyReplacement": True}
+
+
+def env(name: str, value: str) -> list[dict[str, str]]:
+    return [{"name": name, "value": value}]
+
+
+@pytest.mark.parametrize("key", ["k8s-api-server-urls", "k8s-api-server"])
+def test_helm_values_add_to_the_configuration(key: str) -> None:
+    """What `extraConfig` has is in the ConfigMap as if the chart had put it there, and after all else."""
+    report = check({**LOCAL, "extraConfig": {key: "https://192.0.2.10:443"}})
+    assert verdicts(report) == {"bootstrap": False, "agent": True, "operator": True}
+    assert report.verdicts[1].host.source == f"Helm value extraConfig, {key}"
+    assert check({**LOCAL, "extraConfig": {key: "https://10.0.1.11"}}).exit_code == 0
+    default = {"kubeProxyReplacement": False, "extraConfig": {"kube-proxy-replacement": "true"}}
+    assert verdicts(check(default)) == {"bootstrap": True, "agent": True, "operator": True}
+    # Files are merged key by key; null takes away.
+    for later in ({"extraConfig": {"x": "y"}}, {"extraConfig": {key: None}}, {"extraConfig": None}):
+        bad = later == {"extraConfig": {"x": "y"}}
+        assert check({**LOCAL, "extraConfig": {key: "https://192.0.2.10"}}, later).exit_code == bad
+    assert check({"k8s": {"apiServerURLs": "https://localhost"}}, {"k8s": None}, NO_PROXY).exit_code == 1
+    [gap] = check({**LOCAL, "extraConfig": [key]}).gaps
+    assert gap == f"Helm value extraConfig: ['{key}'] is not a map"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"extraEnv": env(HOST, "192.0.2.10")}, {"bootstrap": True, "agent": True, "operator": False}),
+        ({"operator": {"extraEnv": env(HOST, "192.0.2.10")}}, {"bootstrap": False, "agent": False, "operator": True}),
+        (
+            {"extraEnv": env("CILIUM_K8S_API_SERVER_URLS", "https://192.0.2.10")},
+            {"bootstrap": True, "agent": True, "operator": False},
+        ),
+        (
+            {"extraArgs": ["--k8s-api-server-urls=https://[2001:db8::10]"]},
+            {"bootstrap": False, "agent": True, "operator": False},
+        ),
+        (
+            {"operator": {"extraArgs": ["--k8s-api-server", "https://192.0.2.10"]}},
+            {"bootstrap": False, "agent": False, "operator": True},
+        ),
+    ],
+)
+def test_helm_values_add_to_containers(values: dict[str, Any], expected: dict[str, bool]) -> None:
+    report = check({"kubeProxyReplacement": False, **values})
+    assert (verdicts(report), report.exit_code) == (expected, 1)
+    [place] = [f"operator.{each}" for each in values.get("operator", ())] or list(values)
+    assert {each.host.source.partition(",")[0] for each in report.verdicts if each.cycle} == {f"Helm value {place}"}
+    assert check({"kubeProxyReplacement": False, **values}, {place.split(".")[0]: None}).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"k8sServiceHostRef": {"name": "api", "key": "host"}},
+            "k8sServiceHostRef takes it from the ConfigMap 'api'",
+        ),
+        ({"extraEnv": [{"name": HOST, "valueFrom": {"configMapKeyRef": {"name": "api"}}}]}, "another object"),
+        ({"extraEnv": {HOST: "192.0.2.10"}}, "is not a list"),
+        ({"operator": {"extraArgs": "--k8s-api-server=https://192.0.2.10"}}, "is not a list"),
+        ({"operator": "x"}, "Helm value operator: 'x' is not a map"),
+        (
+            {"kubeConfigPath": "/etc/kubeconfig"},
+            "Helm value kubeConfigPath: the host is in the file '/etc/kubeconfig'",
+        ),
+        ({"extraConfig": {"k8s-kubeconfig-path": "/etc/kubeconfig"}}, "the host is in the file '/etc/kubeconfig'"),
+        ({"extraArgs": ["--k8s-kubeconfig-path=/etc/kubeconfig"]}, "the host is in the file '/etc/kubeconfig'"),
+        ({"extraEnv": env("CILIUM_K8S_KUBECONFIG_PATH", "/f")}, "the host is in the file '/f'"),
+        ({"daemon": {"configSources": "config-map:cilium-config,config-map:mine"}}, "from 'config-map:mine', too"),
+    ],
+)
+def test_helm_values_that_lead_elsewhere_are_a_gap(values: dict[str, Any], said: str) -> None:
+    """It is not known which host that is, so nobody can say that there is no cycle."""
+    report = check({"kubeProxyReplacement": False, **values})
+    assert said in report.gaps[0]
+    assert len(report.gaps) == len(set(report.gaps))
+    assert report.exit_code == 1
+
+
+def test_values_that_change_nothing_of_the_hosts_are_no_gap() -> None:
+    values = {
+        "k8sServiceHostRef": {"name": None, "key": None},
+        "extraConfig": {"debug": "true", "k8s-kubeconfig-path": ""},
+        "extraEnv": env("HTTP_PROXY", "x"),
+        "extraArgs": ["--debug"],
+        "operator": {"replicas": 1, "extraArgs": [], "extraEnv": None},
+        "daemon": {"configSources": "config-map:kube-system/cilium-config,cilium-node-config"},
+    }
+    assert check({**LOCAL, **values}).exit_code == 0
+
+
+def test_the_operator_of_helm_values_counts_if_there_is_one() -> None:
+    """Without a host of its own it takes the kubernetes Service, as its Deployment would."""
+    values = {"kubeProxyReplacement": True, "extraEnv": env(HOST, "localhost")}
+    assert verdicts(check(values)) == {"bootstrap": False, "agent": False, "operator": True}
+    assert verdicts(check({**values, "operator": {"enabled": False}})) == {"bootstrap": False, "agent": False}
+
+
+def test_a_kubeconfig_of_the_node_is_a_gap_wherever_it_is_named() -> None:
+    path = "/etc/kubeconfig"
+    named = agents("localhost", args=(f"--k8s-kubeconfig-path={path}",))
+    key = {"k8s_kubeconfig_path": path}
+    for documents in ([named], [agents("localhost"), config_map(**key)], [agents("localhost"), node_config(**key)]):
+        report = check(*documents, NO_PROXY)
+        assert "is in the file '/etc/kubeconfig' of the node" in report.gaps[0]
+        assert report.exit_code == 1
+    assert check(agents("localhost", args=("--source=config-map:other",)), NO_PROXY).exit_code == 1
+
+
 def test_the_operator_counts() -> None:
     operator = agents("192.0.2.10")
     operator |= {"kind": "Deployment", "metadata": {"name": "cilium-operator"}}
@@ -345,6 +457,9 @@ def test_what_is_not_turned_on_is_warned_about(announce: str) -> None:
     assert warnings(NO_PROXY, node_config(**{key: "true"})) == ()
     assert warnings({value: {"enabled": True}}) == ()
     assert len(warnings({value: {"enabled": False}})) == 1
+    flag = key.replace("_", "-")
+    assert len(warnings({value: {"enabled": True}, "extraConfig": {flag: "false"}})) == 1  # that comes last
+    assert warnings({value: {"enabled": False}, "extraConfig": {flag: "true"}}) == ()
     off = warnings(config_map(**{key: "true"}, kube_proxy_replacement="false"))
     assert len(off) == (announce == "l2")
 
