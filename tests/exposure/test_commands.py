@@ -96,6 +96,31 @@ def test_status_compares_with_what_is_wanted(world: World, tmp_path: Path) -> No
     world.admin.patch(where(policy), {"metadata": {"annotations": {"of": "others"}}})
     assert problems(world, "-f", file) == []
 
+    # A list that is merged by keys may have more; one that is replaced as a whole may not.
+    service = world.objects()["Service exposure-root"]
+    another = {"name": "konnectivity", "port": 8132, "targetPort": 8132, "protocol": "TCP"}
+    bare = {key: service[key] for key in ("apiVersion", "kind")}
+    metadata = {"name": "exposure-root", "namespace": "kube-system"}
+    world.put({**bare, "metadata": metadata, "spec": {"ports": [another]}}, manager="konnectivity")
+    assert len(world.objects()["Service exposure-root"]["spec"]["ports"]) == 2
+    assert problems(world, "-f", file) == []
+    moved = manifest("ipv4", interfaces=["^eth0$"])
+    moved["spec"]["port"] = 8443
+    moved["spec"]["providerConfig"]["apiServerURLs"] = ["https://localhost:443"]
+    write(tmp_path, moved)
+    assert problems(world, "-f", file) == [
+        "EndpointSlice kube-system/exposure-root-ipv4 is not as wanted: ports[0].port is 443, not 8443",
+        "Service kube-system/exposure-root is not as wanted: spec.ports[port: 8443, protocol: TCP] is missing",
+    ]
+    write(tmp_path, manifest("ipv4", interfaces=["^eth0$"]))
+    world.put({**bare, "metadata": metadata}, manager="konnectivity")
+    endpoints = world.objects()["EndpointSlice exposure-root-ipv4"]
+    for ports, expected in (([*endpoints["ports"], another], 1), (endpoints["ports"], 0)):
+        bare_ports = [{key: each[key] for key in ("name", "port", "protocol")} for each in ports]
+        world.admin.patch(where(endpoints), {"ports": bare_ports})
+        found = problems(world, "-f", file)
+        assert (len(found), "ports has 2 entries, not 1" in " ".join(found)) == (expected, bool(expected))
+
     world.put_node(node("cp-2", ready="False"))
     assert problems(world, "-f", file) == [
         "EndpointSlice kube-system/exposure-root-ipv4 is not as wanted: endpoints has 3 entries, not 2"
@@ -132,6 +157,42 @@ def test_status_compares_with_what_is_wanted(world: World, tmp_path: Path) -> No
     document["spec"]["providerConfig"]["announce"] = "x"
     world.put(document)
     assert problems(world, "root") == ["spec.providerConfig.announce: must be l2 or bgp, not 'x'"]
+
+
+def test_status_compares_lists_as_an_apply_merges_them(world: World, tmp_path: Path) -> None:
+    """Instances and peers of others are theirs; ours that are not wanted any more are there still."""
+    peers = [{"address": "10.0.0.1", "asn": 1}, {"address": "10.0.0.2", "asn": 1}]
+
+    def wanted(*some: dict[str, Any]) -> dict[str, Any]:
+        return manifest("ipv4", announce="bgp", bgp={"localASN": 65000, "peers": list(some)})
+
+    world.reconcile(wanted(*peers))
+    Double(world.admin, world.apis).step()
+    cluster = world.objects()["CiliumBGPClusterConfig exposure-root"]
+    of_others = {
+        **{key: cluster[key] for key in ("apiVersion", "kind")},
+        "metadata": {"name": cluster["metadata"]["name"]},
+        "spec": {"bgpInstances": [{"name": "another"}, {"name": "exposure-root", "peers": [{"name": "another"}]}]},
+    }
+    world.put(of_others, manager="somebody")
+    assert len(world.objects()["CiliumBGPClusterConfig exposure-root"]["spec"]["bgpInstances"]) == 2
+    file = str(write(tmp_path, wanted(*peers)))
+    assert problems(world, "-f", file) == []
+    assert not world.reconcile(wanted(*peers)).changed
+    what = "CiliumBGPClusterConfig exposure-root is not as wanted: spec.bgpInstances[0]"
+    write(tmp_path, wanted(peers[0]))
+    assert problems(world, "-f", file) == [f"{what}.peers[name: peer-10-0-0-2] is there still"]
+    write(tmp_path, wanted(peers[0], {**peers[1], "asn": 2}))
+    assert problems(world, "-f", file) == [f"{what}.peers[1].peerASN is 1, not 2"]
+    world.reconcile(wanted(peers[0]))
+    assert [each["name"] for each in instances(world)[-1]["peers"]] == ["peer-10-0-0-1", "another"]
+    write(tmp_path, wanted(peers[0]))
+    assert problems(world, "-f", file) == []
+
+
+def instances(world: World) -> list[dict[str, Any]]:
+    found = world.objects()["CiliumBGPClusterConfig exposure-root"]["spec"]["bgpInstances"]
+    return sorted(found, key=lambda each: str(each["name"]))
 
 
 def test_status_tells_what_cilium_says(world: World) -> None:
