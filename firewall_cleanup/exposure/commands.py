@@ -101,6 +101,7 @@ def delete(args: argparse.Namespace) -> int:
     """Take all objects down in their order, waiting for each."""
     name, namespace, _exposure = which_exposure(args)
     removed: dict[str, None] = {}
+    going: list[str] = []
     with connected(args) as (client, apis):
         kept = client.get(exposure_path(namespace, name))
         if kept is not None and _is_adopted(kept) and not kept["metadata"].get("deletionTimestamp"):
@@ -111,17 +112,24 @@ def delete(args: argparse.Namespace) -> int:
         deadline = time.monotonic() + args.wait
         while True:
             removal = take_down(client, apis, owner_labels(name, namespace), namespace)
-            removed.update(dict.fromkeys(removal.removed))
+            going = _count(removal, removed, going)
             if removal.gone or not _wait(deadline):
                 break
         if args.force and not removal.gone:
             removal = take_down(client, apis, owner_labels(name, namespace), namespace, in_order=False)
-            removed.update(dict.fromkeys(removal.removed))
+            _count(removal, removed, going)
         found = client.get(exposure_path(namespace, name))
         if (removal.gone or args.force) and found is not None and _is_adopted(found):
             release(client, found)  # the controller would do this, and is not there
     print_report(_removal(removal, removed), _removal_lines(removal, removed), args)
     return 0 if removal.gone else 1
+
+
+def _count(removal: Removal, removed: dict[str, None], going: list[str]) -> list[str]:
+    """Add to `removed` what has gone in a look, and what was still `going` before it; return what is going yet."""
+    removed.update(dict.fromkeys(each for each in going if each not in removal.going))
+    removed.update(dict.fromkeys(removal.removed))
+    return list(removal.going)
 
 
 def _removal(removal: Removal, removed: dict[str, None]) -> dict[str, Any]:

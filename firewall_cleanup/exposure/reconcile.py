@@ -70,11 +70,15 @@ class Reconciliation:
 
 @attrs.frozen
 class Removal:
-    """What a removal came to, and what it waits for. `kept` has our labels or names, but we did not make it."""
+    """What a removal came to, and what it waits for. `kept` has our labels or names, but we did not make it.
+
+    `waiting` says in words what holds each of the objects in `going`.
+    """
 
     removed: tuple[str, ...]
     waiting: tuple[str, ...]
     kept: tuple[str, ...]
+    going: tuple[str, ...] = ()
 
     @property
     def gone(self) -> bool:
@@ -370,6 +374,7 @@ def take_down(
     removed: list[str] = []
     waiting: list[str] = []
     kept: list[str] = []
+    going: list[str] = []
     for kind in RESOURCES:
         for found in _belonging(client, apis, kind, labels, namespace):
             if not is_ours(found, labels):
@@ -379,13 +384,14 @@ def take_down(
                 client.delete(path_to(found), found["metadata"]["uid"])
             left = client.get(path_to(found))
             if left is not None and left["metadata"]["uid"] == found["metadata"]["uid"]:
+                going.append(object_title(found))
                 finalizers = ", ".join(left["metadata"].get("finalizers") or ())
                 waiting.append(f"{object_title(found)} to go{f' (held by {finalizers})' if finalizers else ''}")
             else:
                 removed.append(object_title(found))
         if waiting and in_order:
             break
-    return Removal(tuple(removed), tuple(waiting), tuple(kept))
+    return Removal(tuple(removed), tuple(waiting), tuple(kept), tuple(going))
 
 
 def is_passing(error: FirewallCleanupError) -> bool:

@@ -20,6 +20,7 @@ from servers import free_port
 from world import Double, World, eventually, where
 
 from firewall_cleanup.exposure import commands
+from firewall_cleanup.exposure.objects import object_title
 from firewall_cleanup.exposure.status import FINALIZER, adopt
 
 pytestmark = pytest.mark.apiserver
@@ -297,6 +298,34 @@ def test_delete_waits_and_is_stopped(world: World, file: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM
     world.admin.patch(where(service), {"metadata": {"finalizers": None}})
     assert world.command("delete", "root").returncode == 0
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_delete_lists_what_took_a_moment(world: World, monkeypatch: pytest.MonkeyPatch, force: bool) -> None:
+    """What a finalizer held in one look and is gone in the next is removed as well; what was there still is not."""
+    world.reconcile(manifest())
+    all_of_it = {object_title(each) for each in world.objects().values()}
+    for kind in ("Service", "CiliumLoadBalancerIPPool"):
+        held = where(world.objects()[f"{kind} exposure-root"])
+        world.admin.patch(held, {"metadata": {"finalizers": ["example.org/hold"]}})
+    looks = 0
+
+    def wait(_deadline: float) -> bool:
+        """The Service is let go after the first look; the pool never is, or after the second."""
+        nonlocal looks
+        looks += 1
+        let_go = "Service" if looks == 1 else "CiliumLoadBalancerIPPool"
+        world.admin.patch(where(world.objects()[f"{let_go} exposure-root"]), {"metadata": {"finalizers": None}})
+        return not force
+
+    monkeypatch.setattr(commands, "_wait", wait)
+    done = world.command("delete", "root", "--output", "json", *(["--force"] if force else []))
+    found = json_of(done)
+    left = {"CiliumLoadBalancerIPPool exposure-root"} if force else set()
+    assert (done.returncode, found["gone"], set(found["removed"])) == (int(force), not force, all_of_it - left)
+    assert len(found["removed"]) == len(set(found["removed"]))
+    if not force:
+        assert found["removed"][0] == "Service kube-system/exposure-root"
 
 
 def test_delete_by_force_lets_the_exposure_go(world: World) -> None:
