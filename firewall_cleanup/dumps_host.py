@@ -50,6 +50,8 @@ _RULE_KEYS = frozenset({"priority", "src", "srclen", "table", "fwmark", "protoco
 # What makes a route another one than a component adds.
 _MORE_OF_ROUTES = frozenset({"nexthops", "via", "encap", "nhid", "tos"})
 _FAMILIES = {"inet": Family.IPV4, "inet6": Family.IPV6}
+# Of other kinds `remote` and `encap` can be anything, as the word "group" of gre.
+_TUNNELS = frozenset({"ipip", "ip6tnl"})
 _UNKNOWN = -1
 
 
@@ -192,11 +194,12 @@ def read_links(text: str, *, source: str, problem: Problem) -> tuple[Link, ...]:
 
     def read(item: Mapping[str, Any]) -> Link:
         info = item.get("linkinfo") or {}
-        data = info.get("info_data") or {}
+        kind = word_of(info.get("info_kind", ""))
+        data = (info.get("info_data") or {}) if kind in _TUNNELS else {}
         remote = data.get("remote")
         return Link(
             name=word_of(item["ifname"]),
-            kind=word_of(info.get("info_kind", "")),
+            kind=kind,
             index=int(item.get("ifindex", 0)),
             master=word_or_none(item.get("master")),
             remote=None if remote in {None, "any"} else str(_address(remote)),

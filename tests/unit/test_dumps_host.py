@@ -66,6 +66,11 @@ def test_links_and_addresses() -> None:
             "remote": "192.0.2.200", "local": "192.0.2.10", "encap": {"type": "gue", "dport": 5555}}}},
         {"ifname": "tunl0", "linkinfo": {"info_kind": "ipip", "info_data": {"remote": "any"}}},
         {"ifname": "veth1", "master": "kube-bridge", "linkinfo": {"info_kind": "veth"}},
+        {"ifname": "tap1", "ifindex": 6, "linkinfo": {"info_kind": "gretap", "info_data": {
+            "remote": "group", "encap": {"type": "fou", "dport": "any"}}}},
+        {"ifname": "gre6", "master": "br1", "linkinfo": {"info_kind": "ip6gre", "info_data": {
+            "remote": "2001:db8::7", "encap": {"dport": 5555}}}},
+        {"ifname": "odd", "linkinfo": {"info_kind": "new", "info_data": ["remote"]}},
     ]  # fmt: skip
     addresses = [
         {"ifname": "lo", "addr_info": [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8}]},
@@ -77,6 +82,10 @@ def test_links_and_addresses() -> None:
         Link("tun-8bae244745f", "ipip", remote="192.0.2.200", encap_port=5555),
         Link("tunl0", "ipip"),
         Link("veth1", "veth", master="kube-bridge"),
+        # Of no other kind of tunnel is it used where it leads to; what is no address there is no bad line.
+        Link("tap1", "gretap"),
+        Link("gre6", "ip6gre", master="br1"),
+        Link("odd", "new"),
     )
     assert snapshot.addresses == (
         Address(Family.IPV4, "lo", "127.0.0.1/8"),
