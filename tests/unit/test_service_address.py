@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ from jsonschema import Draft202012Validator
 
 from firewall_cleanup import Family, cli
 from firewall_cleanup.errors import KernelError
-from firewall_cleanup.handlers import _made, _netlink
+from firewall_cleanup.handlers import _made, _netlink, service_address
 from firewall_cleanup.handlers._made import MadeAddresses
 from firewall_cleanup.handlers._service import ServiceConnection
 from firewall_cleanup.service_address import _Pace, _wait, ensure_service_address, run_service_address
@@ -43,6 +44,7 @@ from firewall_cleanup.service_state import (
     parse_address,
     wrong_routes,
 )
+from firewall_cleanup.service_work import _refusal
 from firewall_cleanup.stop import Stop, StopLike, is_stopped, wait_for
 
 V4, V6 = "203.0.113.145", "2001:db8::145"
@@ -431,6 +433,53 @@ def test_a_refusal_and_records(kept: Kept, before: bool, held: bool, adds: bool,
     with pytest.raises(KernelError):
         kept.make(7, refuses=errno.ENOBUFS, adds=adds)
     assert kept.records.holds(7, V4) is kept_after
+
+
+class OneLink:
+    """The kernel's side of an address that somebody else has put on the link as a part of a network."""
+
+    def __init__(self, family: Family) -> None:
+        self.there = [NodeAddress(LINK.index, 24 if family is Family.IPV4 else 64, 0)]
+
+    def addresses_equal_to(self, _family: Family, _address: str) -> list[NodeAddress]:
+        return self.there
+
+    def add_address(self, link: NodeLink, want: Wanted) -> None:
+        self.there = [*self.there, NodeAddress(link.index, want.family.bits, 0)]
+
+    def local_routes(self, *_: object) -> tuple[LocalRoute, ...]:
+        return (LocalRoute(0),)
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_a_part_of_a_network_is_not_ours_being_there(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, family: Family
+) -> None:
+    """Before Linux 5.18 ours is told by a record: one of another prefix length neither stands for it nor keeps it."""
+    monkeypatch.setattr(service_address, "kernel_keeps_protocol", lambda: False)
+    kernel, want = OneLink(family), wanted(family)
+    place: Any = SimpleNamespace(identity=(4, 1))
+    handler = service_address.ServiceAddressHandler(place, kernel)  # type: ignore[arg-type]
+    assert handler.apply(Step.ADD, want, Seen(LINK, tuple(kernel.there)))
+    assert [each.prefix for each in kernel.there][1:] == [family.bits]
+    assert kept.records.holds(LINK.index, want.address)
+    handler.forget_gone(want)
+    assert kept.records.holds(LINK.index, want.address)
+    del kernel.there[1]
+    handler.forget_gone(want)
+    assert not kept.records.holds(LINK.index, want.address)
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_records_that_are_refused_are_not_taken_for_addresses(family: Family) -> None:
+    """EACCES for an IPv6 address means that IPv6 is switched off; for the file it is just what it says."""
+    file = KernelError(errno.EACCES, "/run/firewall-cleanup cannot be written, which this kernel's version needs")
+    assert _refusal(file, family, LINK) == file.strerror
+    for code in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+        file = KernelError(code, "/run/firewall-cleanup cannot be written")
+        assert _refusal(file, family, LINK) == file.strerror
+    said = _refusal(KernelError(errno.EACCES, "rtnetlink"), family, LINK)
+    assert said.startswith("IPv6 is switched off on d0" if family is Family.IPV6 else "Permission denied")
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EISDIR])
