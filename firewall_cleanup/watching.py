@@ -83,7 +83,7 @@ class Watch:
     def close(self) -> None:
         """Stop listening; again is no error."""
         if self._listener is not None:
-            self._listener.close()
+            self._listener.rest()
             self._listener = None
 
     def _hear(self) -> None:

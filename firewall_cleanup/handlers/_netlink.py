@@ -36,7 +36,7 @@ NLA_F_NESTED = 0x8000
 NLA_TYPE_MASK = 0x3FFF
 
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_GET_STRICT_CHK = 270, 10, 12
-_NETLINK_ADD_MEMBERSHIP, _SO_ATTACH_FILTER = 1, 26
+_NETLINK_ADD_MEMBERSHIP, _NETLINK_DROP_MEMBERSHIP, _SO_ATTACH_FILTER = 1, 2, 26
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _RECEIVE_SIZE = 1 << 17  # the kernel fills at most 32 KiB of a dump
 # No reply within this time means a kernel that is stuck; better an error than a process that never ends.
@@ -150,6 +150,10 @@ class NetlinkSocket(Closing):
         """
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
         self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+
+    def ignore(self, group: int) -> None:
+        """Receive no more of what the kernel tells a multicast group; again is no error. Raises OSError."""
+        self._socket.setsockopt(_SOL_NETLINK, _NETLINK_DROP_MEMBERSHIP, group)
 
     def next_sequence(self) -> int:
         """Return a sequence number that was not used before on this socket."""

@@ -6,6 +6,7 @@ import errno
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -27,6 +28,9 @@ from ._netlink import (
 )
 from ._nft_rules import decode_rule
 from ._xt import SetNames
+
+if TYPE_CHECKING:
+    from ._nft_listener import NftListener
 
 __all__ = ["IPTABLES_TABLES", "NftConnection", "NftDump", "send_batch"]
 
@@ -142,10 +146,26 @@ class NftConnection:
 
     def __init__(self) -> None:
         self._netlink = NetlinkSocket()
+        self._listener: NftListener | None = None
 
     def close(self) -> None:
-        """Close the connection; again is no error."""
+        """Close the connection, and what listens for it; again is no error."""
         self._netlink.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def listen(self) -> NftListener:
+        """Return what hears from now on who changes nf_tables; it is closed with the connection.
+
+        For a thread in the connection's network namespace. Raises OSError (EPERM without CAP_NET_ADMIN).
+        """
+        from ._nft_listener import NftListener  # noqa: PLC0415 - only who has changed nf_tables listens
+
+        if self._listener is None:
+            self._listener = NftListener()
+        else:
+            self._listener.begin()
+        return self._listener
 
     def generation(self) -> int:
         """Return the number of the current generation. Raises KernelError (EPERM without CAP_NET_ADMIN)."""

@@ -3,13 +3,15 @@
 The answer to NFT_MSG_GETGEN names whoever asks; only the notification of a commit names who committed
 (nf_tables_commit in net/netfilter/nf_tables_api.c). For whoever listens the kernel also tells of each object of a
 commit: of 50,000 chains that fills every buffer, so a filter on the socket lets only the last message of a commit
-pass. Making them still costs the one who commits: measured on Linux 6.18, 0.2 s for 100,000 objects. So it is opened
-after our own commit.
+pass. Making them still costs the one who commits: measured on Linux 6.18, 0.2 s for 100,000 objects. So it listens
+from after our own commit on, and rests after the run. It is not closed then: that waits until the kernel has freed
+what was deleted (0.09 s for 50,000 rules), and the connection to which it belongs is closed later anyway.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import socket
 import struct
@@ -35,11 +37,21 @@ class NftListener:
         """Begin. Raises OSError."""
         self._netlink = NetlinkSocket()
         try:
-            code = array.array("B", b"".join(_INSTRUCTION.pack(*step) for step in _FILTER))
-            self._netlink.listen(_GROUP, struct.pack("@HP", len(_FILTER), code.buffer_info()[0]))
+            self.begin()
         except OSError:
             self._netlink.close()
             raise
+
+    def begin(self) -> None:
+        """Hear from now on, also after a rest; what came before is not told. Raises OSError."""
+        with contextlib.suppress(KernelError):
+            self.commits()
+        code = array.array("B", b"".join(_INSTRUCTION.pack(*step) for step in _FILTER))
+        self._netlink.listen(_GROUP, struct.pack("@HP", len(_FILTER), code.buffer_info()[0]))
+
+    def rest(self) -> None:
+        """Hear nothing, and cost nobody anything, until it begins again. Raises OSError."""
+        self._netlink.ignore(_GROUP)
 
     def close(self) -> None:
         """Close it; again is no error."""

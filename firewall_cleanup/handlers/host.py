@@ -165,12 +165,11 @@ class Host:
 
     def listen_nft(self) -> NftListener | None:
         """Hear from now on who changes nf_tables; None if the kernel has none, or does not let us."""
-        if self._connection() is None:
+        connection = self._connection()
+        if connection is None:
             return None
-        from ._nft_listener import NftListener  # noqa: PLC0415 - only who has changed nf_tables listens
-
         try:
-            return self.namespace.run(NftListener)
+            return self.namespace.run(connection.listen)
         except OSError:
             return None
 

@@ -415,5 +415,5 @@ class _Listener:
         """Return what the host was told to let it hear."""
         return self.host.commits
 
-    def close(self) -> None:
+    def rest(self) -> None:
         """Do nothing."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from scenes import ALL, Scene, clean, command, json_of, problems
 
-from firewall_cleanup import Backend, Family, Kind, RootError, cleanup
+from firewall_cleanup import Backend, Family, Handlers, Kind, RootError, cleanup, cleanup_all
 from firewall_cleanup.boot_files import find_saved
 from firewall_cleanup.components.kube_router import KUBE_ROUTER
 from firewall_cleanup.handlers._namespace import Namespace
@@ -224,6 +224,34 @@ def test_commits_are_heard_one_by_one(sandbox, listener):
     (second,) = heard.seen
     assert (second.name, second.generation, heard.missed) == ("nft", first.generation + 1, False)
     assert listener.commits() == Commits()
+
+
+def test_what_happens_while_it_rests_is_not_told(sandbox, listener):
+    sandbox.run("nft add table ip a")
+    listener.rest()
+    listener.rest()
+    sandbox.run("nft add table ip b")
+    listener.begin()
+    sandbox.run("nft add table ip c")
+    listener.begin()
+    sandbox.run("nft add table ip d")
+    assert len(listener.commits().seen) == 1
+    listener.rest()
+    sandbox.run("nft add table ip e")
+    assert listener.commits() == Commits()
+
+
+def test_it_rests_between_the_runs_of_one_connection(sandbox):
+    """It is kept with the connection: to close it would wait until the kernel has freed what was deleted."""
+    with Handlers.open(netns=sandbox.path) as handlers:
+        for _run in range(2):
+            sandbox.load(Node(pods=3), Backend.NFT)
+            report = cleanup_all(handlers)
+            assert report.clean
+            assert report.changed
+            assert report.writers.commits == ()
+        connection = next(h.connection for h in handlers.iptables.values() if h is not None and h.connection)
+        assert connection._listener.commits() == Commits()
 
 
 def test_commits_that_were_missed_are_said(sandbox, listener):
