@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("bridge")
     parser.add_argument("--keep", action="store_true", help="leave the hairpin mode on at the end")
     args = parser.parse_args(arguments)
-    stop = Stop()  # an ordinary event could not be set in a signal handler, which may interrupt what holds its lock
+    # An ordinary event could not be set in a signal handler, which may interrupt what holds its lock.
+    stop = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from ..closing import Closing
 from ..errors import KernelError
 from ..stop import StopLike, is_stopped, wait_for
-from ._netlink import NETLINK_ROUTE, NetlinkSocket, parts_of
+from ._netlink import NETLINK_ROUTE, NetlinkSocket, name_of, parts_of
 
 __all__ = ["LinkEvent", "LinkEvents"]
 
@@ -60,7 +59,7 @@ class LinkEvents(Closing):
                 if message.type == _NEW_LINK and not found:
                     parts = parts_of(message.payload, 16)
                     (index,) = struct.unpack_from("=4xi", message.payload)
-                    name = os.fsdecode(parts.get(_IFNAME, b"").rstrip(b"\0"))
+                    name = name_of(parts.get(_IFNAME, b""))
                     (master,) = struct.unpack("=I", parts.get(_MASTER, bytes(4)))
                     found = matters(index, name, master)
         except KernelError as error:

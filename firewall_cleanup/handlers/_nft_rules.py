@@ -13,7 +13,7 @@ import sys
 
 from ..model import Family, Match, Option, Rule, Target
 from ..rules import PROTOCOLS, protocol_name
-from ._netlink import attributes, parts_of
+from ._netlink import attributes, name_of, parts_of
 from ._xt import (
     SetNames,
     decode_match,
@@ -120,7 +120,7 @@ class _Decoder:
         verdict = parts_of(parts_of(data[2])[2])
         code = int.from_bytes(verdict[1], "big", signed=True)
         if code in {_JUMP, _GOTO}:
-            self.target = Target(verdict[2].rstrip(b"\0").decode("utf-8", "surrogateescape"), goto=code == _GOTO)
+            self.target = Target(name_of(verdict[2]), goto=code == _GOTO)
         elif code in _VERDICTS:
             self.target = Target(_VERDICTS[code])
         elif code != _CONTINUE:
@@ -197,7 +197,7 @@ class _Decoder:
             self._add_plain(Option(field, (self._network(register, value),), negated))
         elif field in {"-i", "-o"}:
             whole = value.endswith(b"\0")
-            name = value.rstrip(b"\0").decode("utf-8", "surrogateescape")
+            name = name_of(value)
             self._add_plain(Option(field, (name if whole else name + "+",), negated))
         elif field == "-p":
             # ip6tables shows and means ipv6-icmp; the number decides.
