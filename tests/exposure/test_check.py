@@ -129,3 +129,22 @@ def test_check_looks_at_the_cluster(world: World, file: Path) -> None:
         for each in made:
             path = where(each)
             world.admin.delete(path, (world.admin.get(path) or {})["metadata"]["uid"])
+
+
+def test_looking_changes_nothing(world: World, file: Path) -> None:
+    """Neither where all is as wanted nor where an apply would change, make or remove something."""
+    world.put(manifest())
+    world.reconcile(manifest())
+    world.admin.delete(where(found := world.objects()["CiliumNodeConfig exposure-root"]), found["metadata"]["uid"])
+    other = file.with_name("other.yaml")
+    other.write_text(yaml.safe_dump(manifest("ipv4", announce="bgp")))
+    agents = world.put(daemon_set("localhost"))
+    before = world.exposure(), world.objects()
+    try:
+        for words in (("status", "root"), ("status", "-f", str(file)), ("status", "-f", str(other))):
+            assert world.command(*words).returncode == 1
+        assert world.command("check", "root").returncode == 0
+        assert world.command("check", "-f", str(other), "--host", "192.0.2.10").returncode == 1
+    finally:
+        world.admin.delete(where(agents), agents["metadata"]["uid"])
+    assert (world.exposure(), world.objects()) == before
